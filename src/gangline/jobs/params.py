@@ -1,0 +1,252 @@
+"""A handler's own parameters are its params document: one field each, checked by Pydantic on both sides.
+
+What the document holds: values that BSON keeps without loss stay native (text, whole numbers of 64 bits, floats, truth
+values, null, bytes, ObjectId, documents, arrays); everything else is written in Pydantic's JSON form (a datetime with
+its offset and microseconds, a Decimal, a UUID, an Enum's value, a model's fields) and read back through the handler's
+annotation. A value that would come back as something else is refused when the job is scheduled.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NotRequired, Required, cast, get_type_hints
+
+from bson import Binary, ObjectId
+from bson.dbref import DBRef
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+from typing_extensions import TypedDict  # Pydantic refuses typing's own before Python 3.12
+
+from gangline.jobs.context import Context
+from gangline.jobs.errors import ConfigurationError, InvalidParams
+
+Document = dict[str, Any]
+
+_NATIVE = frozenset({str, bool, float, type(None), ObjectId})
+_INT64 = range(-(2**63), 2**63)
+_MAX_DEPTH = 90  # the server refuses documents nested deeper than 100; the record and history add levels of their own
+
+
+class ParamsSchema:
+    """The params of one handler, derived from its signature."""
+
+    def __init__(self, handler: Callable[..., Any], *, job: str) -> None:
+        """Read the signature of ``handler``.
+
+        Raises:
+            ConfigurationError: a parameter cannot be a field of a document, or an annotation cannot be read.
+        """
+        self._job = job
+        self._signature = _signature(handler, job)
+        hints = _hints(handler, job)
+        names = list(self._signature.parameters)
+        self.takes_context = bool(names) and hints.get(names[0]) is Context
+        own = names[1:] if self.takes_context else names
+        self._own = self._signature.replace(parameters=[self._signature.parameters[name] for name in own])
+        self._adapter = _adapter(job, [self._signature.parameters[name] for name in own], hints)
+
+    def encode_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Document:
+        """Return the params document of a call with ``args`` and ``kwargs``.
+
+        Raises:
+            InvalidParams: the arguments do not fit the handler, or would not survive storage.
+        """
+        try:
+            given = self._own.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise InvalidParams(f"job {self._job!r}: {error}") from error
+        extra = given.pop(self._extra, {}) if self._extra else {}
+        return self._encode(self._validated({**given, **extra}))
+
+    def encode_document(self, params: Any) -> Document:
+        """Return ``params``, a document by field names or aliases, as it is stored.
+
+        Raises:
+            InvalidParams: it does not fit the handler, names a field that the handler lacks, or would not survive.
+        """
+        values = self._validated(params)
+        if not self._extra and len(values) < len(params or {}):
+            raise InvalidParams(f"job {self._job!r}: {sorted(set(params))} holds a field that its handler lacks")
+        return self._encode(values)
+
+    def decode(self, params: Any) -> dict[str, Any]:
+        """Return the keyword arguments that a stored document means. A missing or null document is an empty one.
+
+        Raises:
+            InvalidParams: the document does not fit the handler.
+        """
+        return self._validated(params)
+
+    @property
+    def _extra(self) -> str | None:
+        kinds = self._own.parameters.values()
+        return next((p.name for p in kinds if p.kind is inspect.Parameter.VAR_KEYWORD), None)
+
+    def _validated(self, params: Any) -> dict[str, Any]:
+        try:
+            return cast("dict[str, Any]", self._adapter.validate_python({} if params is None else params))
+        except ValidationError as error:
+            raise InvalidParams(f"job {self._job!r}: {_explain(error)}") from error
+
+    def _encode(self, values: dict[str, Any]) -> Document:
+        try:
+            document = to_storable(self._adapter.dump_python(values, by_alias=True, warnings=False))
+        except (ValueError, TypeError) as error:
+            raise InvalidParams(f"job {self._job!r}: {error}") from error
+        self._refuse_loss(values, document)
+        return cast("Document", document)
+
+    def _refuse_loss(self, values: dict[str, Any], document: Document) -> None:
+        back = self._validated(document)
+        for name, value in values.items():
+            if not _same(back.get(name), value):
+                # No values in the text: params may hold secrets.
+                raise InvalidParams(
+                    f"job {self._job!r}: {name}, a {type(value).__qualname__}, would come back from storage changed; "
+                    "give the parameter, and what it contains, the annotation of what it holds"
+                )
+
+
+def to_storable(value: Any, depth: int = 0) -> Any:
+    """Return ``value`` in a form that BSON stores: native where nothing is lost, Pydantic's JSON form elsewhere.
+
+    Raises:
+        ValueError: a number beyond 64 bits, text that is no Unicode, a key with a NUL, nesting beyond 90 levels, or a
+            type that has no JSON form.
+    """
+    kind = type(value)
+    if kind is str:
+        return _unicode(value)
+    if kind in _NATIVE:
+        return value
+    if kind is int:
+        return _int64(value)
+    if depth > _MAX_DEPTH:
+        raise ValueError(f"nested deeper than {_MAX_DEPTH} levels")
+    if isinstance(value, dict):
+        return {_key(key): to_storable(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [to_storable(item, depth + 1) for item in value]
+    if isinstance(value, bytes | bytearray):
+        return bytes(value)
+    return to_storable(_jsonable(value), depth + 1)
+
+
+def from_stored(value: Any) -> Any:
+    """Return ``value`` as it was before storage where the driver's decoder changes it.
+
+    The decoder turns every sub-document with a ``$ref`` key, a JSON schema for example, into a ``DBRef``.
+    """
+    if isinstance(value, dict):
+        return {key: from_stored(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [from_stored(item) for item in value]
+    if isinstance(value, DBRef):
+        return {key: from_stored(item) for key, item in value.as_doc().items() if (key, item) != ("$id", None)}
+    if isinstance(value, Binary) and value.subtype == 0:
+        return bytes(value)
+    return value
+
+
+def _jsonable(value: Any) -> Any:
+    try:
+        form = to_jsonable_python(value, inf_nan_mode="constants")
+    except (PydanticSerializationError, UnicodeDecodeError) as error:
+        raise ValueError(f"a {type(value).__qualname__} cannot be stored ({error})") from error
+    if type(form) is type(value) and form == value:
+        # An Enum or a subclass of a native type comes back plain; the same type again would never end.
+        raise ValueError(f"a {type(value).__qualname__} cannot be stored")
+    return form
+
+
+def _key(key: Any) -> str:
+    text = key if isinstance(key, str) else str(_jsonable(key) if type(key) is not int else key)
+    if "\0" in text:
+        raise ValueError(f"the key {text!r} holds a NUL, which BSON cannot store")
+    return _unicode(str(text))
+
+
+def _unicode(text: str) -> str:
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"the text {text[:80]!r} is no valid Unicode ({error.reason})") from error
+    return text
+
+
+def _int64(number: int) -> int:
+    if number not in _INT64:
+        raise ValueError(f"{number} needs more than 64 bits; annotate it as Decimal or str")
+    return number
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values are equal and of one type at every level; NaN equals itself, and order in a set is free."""
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other) or (one != one and other != other)
+
+
+def _explain(error: ValidationError) -> str:
+    """The message without the values: params may hold secrets, and this text reaches logs."""
+    details = error.errors(include_url=False, include_context=False, include_input=False)
+    return "; ".join(f"{'.'.join(map(str, item['loc'])) or 'params'}: {item['msg']}" for item in details)
+
+
+def _signature(handler: Callable[..., Any], job: str) -> inspect.Signature:
+    try:
+        return inspect.signature(handler)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(job, f"its handler has no readable signature ({error})", "Use a function") from error
+
+
+def _hints(handler: Callable[..., Any], job: str) -> dict[str, Any]:
+    target = handler if inspect.isroutine(handler) else type(handler).__call__
+    try:
+        return get_type_hints(target, include_extras=True)
+    except (NameError, TypeError) as error:
+        raise ConfigurationError(
+            job, f"an annotation of its handler cannot be read ({error})", "Import the name at module level"
+        ) from error
+
+
+def _adapter(job: str, parameters: list[inspect.Parameter], hints: dict[str, Any]) -> TypeAdapter[Any]:
+    # A TypedDict and not a model: its keys may have any name, also those of a model's own methods.
+    fields: dict[str, Any] = {}
+    config = ConfigDict(arbitrary_types_allowed=True, validate_by_name=True, validate_by_alias=True, extra="ignore")
+    for parameter in parameters:
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            config["extra"] = "allow"
+        else:
+            fields[parameter.name] = _field(job, parameter, hints.get(parameter.name, Any))
+    shape = cast("Any", TypedDict)(f"{job} params", fields)
+    shape.__pydantic_config__ = config
+    try:
+        return TypeAdapter(shape)
+    except Exception as error:  # Pydantic raises many kinds for annotations that it cannot read
+        raise ConfigurationError(
+            job, f"its parameters cannot be checked ({error})", "Use types Pydantic knows"
+        ) from error
+
+
+def _field(job: str, parameter: inspect.Parameter, annotation: Any) -> Any:
+    if parameter.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL):
+        raise ConfigurationError(
+            job, f"the parameter {parameter.name!r} has no name in a document", "Make it an ordinary parameter"
+        )
+    if isinstance(parameter.default, FieldInfo):
+        raise ConfigurationError(
+            job, f"the default of {parameter.name!r} is a Field", "Write Annotated[type, Field(…)] = default"
+        )
+    required = parameter.default is inspect.Parameter.empty
+    marker: Any = Required if required else NotRequired
+    return marker[annotation]

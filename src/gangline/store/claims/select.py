@@ -1,0 +1,46 @@
+"""Which protocol claims."""
+
+from __future__ import annotations
+
+from gangline.jobs.errors import ConfigurationError
+from gangline.jobs.settings import ClaimMode
+from gangline.store.capabilities import Capabilities
+from gangline.store.claims.batch import Batch
+from gangline.store.claims.find_and_modify import FindAndModify
+from gangline.store.claims.protocol import ClaimProtocol, ClaimRequest, Claims, Records
+from gangline.store.claims.sorted_update import SortedUpdate
+
+
+class ByLimit:
+    """Servers before MongoDB 8: one record in one command, several in three."""
+
+    name = "batch, find-and-modify for one"
+
+    def __init__(self, records: Records) -> None:
+        self._one = FindAndModify(records)
+        self._several = Batch(records)
+
+    async def claim(self, request: ClaimRequest) -> Claims:
+        """See :meth:`ClaimProtocol.claim`."""
+        return await (self._one if request.limit == 1 else self._several).claim(request)
+
+
+def select_protocol(
+    mode: ClaimMode, records: Records, capabilities: Capabilities, *, lock_id_index: bool
+) -> ClaimProtocol:
+    """Return the protocol that ``mode`` asks for, or for ``auto`` the best that the server can do.
+
+    Raises:
+        ConfigurationError: the server cannot do what was asked for.
+    """
+    if mode == "sorted-update" and not capabilities.sorted_update:
+        raise ConfigurationError(
+            "claim",
+            f"'sorted-update' needs MongoDB 8.0 (wire version 25); the server speaks {capabilities.wire_version}",
+            "Use 'auto'",
+        )
+    if mode == "sorted-update" or (mode == "auto" and capabilities.sorted_update and lock_id_index):
+        return SortedUpdate(records)
+    if mode == "find-and-modify":
+        return FindAndModify(records)
+    return Batch(records) if mode == "batch" else ByLimit(records)

@@ -1,0 +1,52 @@
+"""Which records may be claimed, in which order, and over which index: one place for claims, surveys and plan tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from enum import Enum
+from typing import Any
+
+from gangline.store.schema import DEAD, FREE, READY_BY_NAME, READY_BY_PRIORITY, Index
+
+Filter = dict[str, Any]
+
+ORDER = (("priority", -1), ("nextRunAt", 1), ("_id", 1))
+
+MAX_SORTED_NAMES = 200  # an $in over more in front of the sort makes the planner sort in memory (seen on 6.0.5)
+
+
+class Shape(Enum):
+    """The two ways to reach the next record; the value is the index that the claim is hinted to."""
+
+    BY_NAME = READY_BY_NAME
+    BY_PRIORITY = READY_BY_PRIORITY
+
+    @property
+    def index(self) -> Index:
+        """The index of this shape."""
+        return self.value
+
+
+def free(names: Sequence[str], now: datetime) -> Filter:
+    """Return the filter for records of ``names`` that are due, not locked and not dead, in any partition."""
+    return {"jobName": _one_of(names), **FREE, "nextRunAt": {"$lte": now}, **_alive()}
+
+
+def ready(partition: int, names: Sequence[str], now: datetime) -> Filter:
+    """Return the filter of a claim: exactly one partition, never ``$in``."""
+    return {"partition": partition, **free(names, now)}
+
+
+def expired(names: Sequence[str], now: datetime) -> Filter:
+    """Return the filter for records of ``names`` whose lease ended before its execution settled."""
+    return {"lockedUntil": {"$lte": now}, "jobName": _one_of(names), **_alive()}
+
+
+def _one_of(names: Sequence[str]) -> Any:
+    return names[0] if len(names) == 1 else {"$in": list(names)}
+
+
+def _alive() -> Filter:
+    # The Node side's own condition; a dead record that lacks maxTriesReachedAt is kept out by it.
+    return {"$nor": [{"type": "event", "status": DEAD}]}

@@ -1,0 +1,54 @@
+"""Making the indexes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from pymongo import IndexModel
+from pymongo.asynchronous.collection import AsyncCollection
+from pymongo.errors import OperationFailure
+
+from gangline.store.connection import Connection, Document
+from gangline.store.schema import HISTORY_INDEXES, LOCK_ID, RECORD_INDEXES, Index
+
+logger = logging.getLogger("gangline.indexes")
+
+UNAUTHORIZED = 13
+
+
+async def ensure_indexes(connection: Connection) -> None:
+    """Make the indexes that are missing; many processes may do so at once.
+
+    A user without the right to make indexes gets a warning that tells what is missing, and the worker goes on: someone
+    else may make them.
+    """
+    await _ensure(connection.records, RECORD_INDEXES)
+    await _ensure(connection.history, HISTORY_INDEXES)
+
+
+async def _ensure(collection: AsyncCollection[Document], indexes: Iterable[Index]) -> None:
+    missing = await _missing(collection, indexes)
+    if not missing:
+        return
+    try:
+        await collection.create_indexes([IndexModel(list(index.keys), **index.options) for index in missing])
+    except OperationFailure as error:
+        if error.code != UNAUTHORIZED:
+            raise
+        logger.warning(
+            "no right to make the indexes %s of %s; have someone with that right run a worker once",
+            ", ".join(index.name for index in missing),
+            collection.full_name,
+            extra={"event": "indexes_unauthorized"},
+        )
+
+
+async def _missing(collection: AsyncCollection[Document], indexes: Iterable[Index]) -> list[Index]:
+    present = await collection.index_information()
+    return [index for index in indexes if index.name not in present]
+
+
+async def has_lock_id_index(connection: Connection) -> bool:
+    """Whether a record can be read back by its lock id without a scan."""
+    return not await _missing(connection.records, [LOCK_ID])

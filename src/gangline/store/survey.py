@@ -1,0 +1,82 @@
+"""One cheap read for an idle scheduler: what is due and where, whether a lease expired, and when to look next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from bson.datetime_ms import DatetimeMS
+
+from gangline.store.claims.protocol import Records
+from gangline.store.codec import instant
+from gangline.store.connection import Document
+from gangline.store.eligibility import MAX_SORTED_NAMES, expired, free
+from gangline.store.schema import DUE
+
+_LIMIT = 16
+_FIRST_DATE = DatetimeMS(-(2**63))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survey:
+    """What a scheduler sees at one moment, over all partitions.
+
+    Attributes:
+        due: by record id the partition of the records that have waited longest; bounded, so there may be more.
+        expired: whether there is a lease to take over.
+        next_due_at: when the next waiting record becomes due; only known if none is due now.
+    """
+
+    due: dict[Any, int]
+    expired: bool
+    next_due_at: datetime | None
+
+
+async def survey(records: Records, names: Sequence[str], partitions: int, *, now: datetime) -> Survey:
+    """Look at the queue in one command that reads a handful of index entries, whatever the number of partitions.
+
+    Raises:
+        pymongo.errors.PyMongoError: the server could not be asked.
+    """
+    cursor = await records.aggregate(_pipeline(records.name, names, partitions, now), hint=DUE.name)
+    return _read(await cursor.to_list(), now)
+
+
+def _pipeline(collection: str, names: Sequence[str], partitions: int, now: datetime) -> list[dict[str, Any]]:
+    chunks = [names[start : start + MAX_SORTED_NAMES] for start in range(0, len(names), MAX_SORTED_NAMES)]
+    first, *others = [_waiting(chunk, partitions, now) for chunk in chunks]
+    return [*first, *(_union(collection, part) for part in [*others, _expired(names, now)])]
+
+
+def _union(collection: str, pipeline: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"$unionWith": {"coll": collection, "pipeline": pipeline}}
+
+
+def _waiting(names: Sequence[str], partitions: int, now: datetime) -> list[dict[str, Any]]:
+    # What is not due yet belongs to it: the first such record tells when to wake. The lower bound leaves out what is
+    # no date. `partition` is matched exactly as claims match it, so that nothing is reported which none can take.
+    waiting = {**free(names, now), "nextRunAt": {"$gte": _FIRST_DATE}, "partition": {"$in": list(range(partitions))}}
+    return [
+        {"$match": waiting},
+        {"$sort": {"nextRunAt": 1}},
+        {"$limit": _LIMIT},
+        {"$project": {"nextRunAt": 1, "partition": 1}},
+    ]
+
+
+def _expired(names: Sequence[str], now: datetime) -> list[dict[str, Any]]:
+    return [
+        {"$match": expired(names, now)},
+        {"$sort": {"lockedUntil": 1}},
+        {"$limit": 1},
+        {"$project": {"lockedUntil": 1}},
+    ]
+
+
+def _read(documents: list[Document], now: datetime) -> Survey:
+    waiting = [document for document in documents if "partition" in document]
+    due = {document["_id"]: int(document["partition"]) for document in waiting if instant(document["nextRunAt"]) <= now}
+    later = [instant(document["nextRunAt"]) for document in waiting if document["_id"] not in due]
+    return Survey(due=due, expired=len(waiting) < len(documents), next_due_at=min(later, default=None))

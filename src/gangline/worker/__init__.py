@@ -1,0 +1,1 @@
+"""What runs jobs: acquisition, execution, leases and settling, each a small service of one shape."""

@@ -1,0 +1,194 @@
+"""The acquisition loop: fills free slots with due records, one exact partition per claim.
+
+While claims win it walks over the partitions in shuffled order. As soon as one comes up empty it looks at the whole
+queue in one read, which tells where records are due (it goes there), whether a lease expired (it takes over), or when
+something becomes due (it sleeps until then). So an idle scheduler costs one read per poll interval whatever the number
+of partitions, and never sleeps while a due record waits and a slot is free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from gangline.jobs.partitions import PartitionWalk
+from gangline.jobs.record import ClaimedRecord
+from gangline.store.claims.protocol import ClaimProtocol, ClaimRequest, LeaseLengths
+from gangline.store.eligibility import MAX_SORTED_NAMES, Shape
+from gangline.store.errors import StoreError
+from gangline.store.survey import Survey
+from gangline.worker.backoff import Backoff
+from gangline.worker.slots import Room
+
+logger = logging.getLogger("gangline.scheduler")
+
+
+class Queue(Protocol):
+    """What the scheduler needs of the store, besides claims."""
+
+    async def survey(self, names: Sequence[str]) -> Survey:
+        """Look at the whole queue."""
+
+    async def take_over(self, names: Sequence[str], limit: int) -> Sequence[ClaimedRecord]:
+        """Claim records whose lease expired."""
+
+    def now(self) -> datetime:
+        """Return the server's time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Acquisition:
+    """The settings of a scheduler."""
+
+    partitions: int
+    poll_interval: float
+    max_batch: int
+    leases: LeaseLengths
+    worker: str
+
+
+class Scheduler:
+    """Claims records for free slots and hands each to ``start``."""
+
+    def __init__(
+        self,
+        settings: Acquisition,
+        protocol: ClaimProtocol,
+        queue: Queue,
+        room: Callable[[], Room],
+        start: Callable[[ClaimedRecord, float], None],
+        rng: random.Random,
+    ) -> None:
+        """``start`` gets a record and the monotonic instant before its claim was sent."""
+        self._settings = settings
+        self._protocol = protocol
+        self._queue = queue
+        self._room = room
+        self._start = start
+        self._random = rng
+        self._walk = PartitionWalk(settings.partitions, rng)
+        self._targets: list[int] = []
+        self._due: dict[Any, int] = {}
+        self._in_vain: set[Any] = set()
+        self._look = True
+        self._next_look = 0.0
+        self._wake = asyncio.Event()
+        self._backoff = Backoff(rng)
+
+    def wake(self) -> None:
+        """Look again at once: a slot became free, or a job was scheduled in this process."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Acquire until cancelled. An unreachable server is reported once and asked again, less and less often."""
+        while True:
+            try:
+                pause = await self.run_once()
+            except StoreError as error:
+                self._report(error)
+                self._look = True
+                await asyncio.sleep(self._backoff.next())
+            else:
+                self._recovered()
+                await self._sleep(pause)
+
+    async def run_once(self) -> float:
+        """Make one step, a look or a claim, and return how many seconds nothing needs to be done."""
+        self._wake.clear()
+        room = self._room()
+        if not room.limit:
+            return self._settings.poll_interval
+        if self._look or time.monotonic() >= self._next_look:
+            return await self._look_around(room)
+        await self._claim(room)
+        return 0.0
+
+    async def _look_around(self, room: Room) -> float:
+        view = await self._queue.survey(room.names)
+        self._next_look = time.monotonic() + self._poll()
+        if view.expired:
+            await self._take_over(room)
+        due = {record: partition for record, partition in view.due.items() if record not in self._in_vain}
+        self._due, self._targets = due, list(set(due.values()))
+        self._random.shuffle(self._targets)
+        self._look = not due
+        if due:
+            return 0.0
+        self._in_vain.clear()
+        return self._until(view.next_due_at)
+
+    async def _take_over(self, room: Room) -> None:
+        limit = min([room.limit, self._settings.max_batch, *room.caps.values()])
+        sent = time.monotonic()
+        for record in await self._queue.take_over(room.names, limit):
+            self._start(record, sent)
+
+    async def _claim(self, room: Room) -> None:
+        partition = self._targets.pop() if self._targets else self._walk.next()
+        sent = time.monotonic()
+        claims = await self._protocol.claim(self._request(room, partition))
+        for record in claims.records:
+            self._start(record, sent)
+        if not claims.records and not claims.contended:
+            self._came_up_empty(partition)
+
+    def _came_up_empty(self, partition: int) -> None:
+        # A record that a look reported and that no claim wins, because a rival did or because something is wrong with
+        # it, must not keep the loop spinning: it counts again after the next sleep.
+        self._in_vain.update(record for record, where in self._due.items() if where == partition)
+        self._look = not self._targets
+
+    def _request(self, room: Room, partition: int) -> ClaimRequest:
+        shape = self._shape(room)
+        names = room.names
+        if shape is Shape.BY_NAME and len(names) > MAX_SORTED_NAMES:
+            names = self._random.sample(list(names), MAX_SORTED_NAMES)
+        return ClaimRequest(
+            partition=partition,
+            names=names,
+            limit=min(room.limit, self._settings.max_batch),
+            caps=room.caps,
+            shape=shape,
+            now=self._queue.now(),
+            leases=self._settings.leases,
+            worker=self._settings.worker,
+        )
+
+    def _shape(self, room: Room) -> Shape:
+        # By priority a claim walks over the records of every name it may not take, so all names must have room.
+        return Shape.BY_PRIORITY if room.complete and len(room.names) > MAX_SORTED_NAMES else Shape.BY_NAME
+
+    def _poll(self) -> float:
+        # Workers that were woken together drift apart; never by more than a user would notice.
+        return self._settings.poll_interval + self._random.uniform(0.0, min(0.05, self._settings.poll_interval / 20))
+
+    def _until(self, next_due_at: datetime | None) -> float:
+        poll = max(0.0, self._next_look - time.monotonic())
+        if next_due_at is None:
+            return poll
+        return min(poll, max(0.001, (next_due_at - self._queue.now()).total_seconds()))
+
+    async def _sleep(self, seconds: float) -> None:
+        if not seconds:
+            await asyncio.sleep(0)
+            return
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    def _report(self, error: StoreError) -> None:
+        if self._backoff.fresh:
+            logger.warning("no jobs can be claimed: %s", error, extra={"event": "claim_failed"})
+
+    def _recovered(self) -> None:
+        if not self._backoff.fresh:
+            logger.info("jobs can be claimed again", extra={"event": "claim_recovered"})
+            self._backoff.reset()

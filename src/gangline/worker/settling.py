@@ -1,0 +1,123 @@
+"""Settles executions in groups: those that end while a group is being written share the next one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Protocol
+
+from gangline.store.errors import StoreError, is_transient
+from gangline.store.settle import Settlement, Verdict
+from gangline.worker.backoff import Backoff
+
+logger = logging.getLogger("gangline.settling")
+
+LINGER = 0.002
+MAX_GROUP = 500
+MAX_REFUSALS = 5
+
+
+class Settles(Protocol):
+    """The store's side of settling."""
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Verdict]:
+        """Write ``settlements`` and return a verdict for each."""
+
+
+@dataclass
+class _Waiting:
+    settlement: Settlement
+    deadline: float
+    verdict: asyncio.Future[Verdict]
+
+    def resolve(self, verdict: Verdict) -> None:
+        if not self.verdict.done():
+            self.verdict.set_result(verdict)
+
+
+class SettleQueue:
+    """Collects settlements and writes them together."""
+
+    def __init__(self, store: Settles, random: Random, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._random = random
+        self._monotonic = monotonic
+        self._waiting: list[_Waiting] = []
+        self._arrived = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Start the writers: one group is on its way while the next one's history is written."""
+        for number in range(2):
+            task = asyncio.create_task(self._run(), name=f"gangline-settling-{number}")
+            self._tasks.add(task)
+
+    async def stop(self) -> None:
+        """Stop the writers. What still waits is not written: its record frees itself when its lease ends."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def settle(self, settlement: Settlement, *, deadline: float) -> Verdict:
+        """Settle in the next group and return the verdict; ``deadline`` is the cautious end of the lease.
+
+        While the server cannot be asked it goes on trying. Nobody renews the lease meanwhile, so the record frees
+        itself in time; a write after that is fenced and tells what became of it.
+        """
+        verdict: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiting(settlement, deadline, verdict))
+        self._arrived.set()
+        return await verdict
+
+    async def _run(self) -> None:
+        while True:
+            await self._arrived.wait()
+            await asyncio.sleep(LINGER)
+            group, self._waiting = self._waiting[:MAX_GROUP], self._waiting[MAX_GROUP:]
+            if not self._waiting:
+                self._arrived.clear()
+            if group:
+                await self._write(group)
+
+    async def _write(self, group: list[_Waiting]) -> None:
+        try:
+            await self._attempt(group, repeated=False)
+        except StoreError as error:
+            logger.warning(
+                "%d outcomes could not be written yet: %s", len(group), error, extra={"event": "settle_failed"}
+            )
+            for item in group:  # one by one, so that one that the server refuses cannot hold the others
+                await self._insist(item)
+
+    async def _insist(self, item: _Waiting) -> None:
+        backoff = Backoff(self._random)
+        refusals = 0
+        while refusals < MAX_REFUSALS:
+            await asyncio.sleep(backoff.next())
+            try:
+                await self._attempt([item], repeated=True)
+            except StoreError as error:
+                refusals += not is_transient(error)
+            else:
+                return
+        logger.error(
+            "the server refuses the outcome of job %s; it runs again when its lease ends",
+            item.settlement.lease.record_id,
+            extra={"event": "settle_refused"},
+        )
+        item.resolve(Verdict.LOST)
+
+    async def _attempt(self, group: list[_Waiting], *, repeated: bool) -> None:
+        verdicts = await self._store.settle([self._settlement(item, repeated) for item in group])
+        for item, verdict in zip(group, verdicts, strict=True):
+            item.resolve(verdict)
+
+    def _settlement(self, item: _Waiting, repeated: bool) -> Settlement:
+        doubtful = self._monotonic() >= item.deadline
+        return (
+            replace(item.settlement, doubtful=doubtful, repeated=repeated) if doubtful or repeated else item.settlement
+        )
