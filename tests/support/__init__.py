@@ -1,0 +1,1 @@
+"""What the tests share: servers, databases and the watch over child processes."""
