@@ -26,6 +26,7 @@ Document = dict[str, Any]
 
 DEFAULT_DATABASE = "gangline"
 SERVER_SELECTION_SECONDS = 10
+OPERATION_SECONDS = 20  # nothing waits for ever: a server that hangs, a majority that is gone
 
 # Lenient on purpose: what another program wrote must never make a whole batch unreadable.
 CODEC: CodecOptions[Document] = CodecOptions(
@@ -120,6 +121,8 @@ def _client_options(address: Address) -> dict[str, Any]:
     options: dict[str, Any] = {"driver": DriverInfo("gangline")}
     if "serverselectiontimeoutms" not in given:
         options["serverSelectionTimeoutMS"] = SERVER_SELECTION_SECONDS * 1000
+    if not given & {"timeoutms", "sockettimeoutms"}:
+        options["timeoutMS"] = OPERATION_SECONDS * 1000
     if "w" not in given:
         options["w"] = "majority"
     return options
