@@ -24,6 +24,9 @@ class LeaseHolder(Protocol):
     def should_end(self) -> bool:
         """Whether the worker asked the handler to end."""
 
+    def ask_to_end(self) -> None:
+        """Ask the handler to end."""
+
     async def extend(self, by: timedelta) -> None:
         """Let the lease end ``by`` from now, if that is later."""
 

@@ -7,16 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from bson.datetime_ms import DatetimeMS
-
 from gangline.store.claims.protocol import Records
-from gangline.store.codec import instant
+from gangline.store.codec import BEGIN_OF_TIME, instant
 from gangline.store.connection import Document
 from gangline.store.eligibility import MAX_SORTED_NAMES, expired, free
 from gangline.store.schema import DUE
 
 _LIMIT = 16
-_FIRST_DATE = DatetimeMS(-(2**63))
+_FIRST_DATE = BEGIN_OF_TIME
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -54,6 +55,7 @@ class _Live:
     started_at: datetime
     in_handler: bool = True
     told_stale: bool = False
+    given_up: bool = False
     task: asyncio.Task[None] | None = field(default=None, repr=False)
 
 
@@ -118,14 +120,29 @@ class Executions:
         await self._wait_for_all(grace, hurry)
         for live in list(self._live):
             if live.in_handler and live.task is not None:
-                live.held.should_end = True
+                live.held.ask_to_end()
                 live.task.cancel()
         await self._wait_for_all(UNWIND_SECONDS, None)
-        await asyncio.gather(*(self._hand_back(live) for live in list(self._live) if live.in_handler))
-        await self._wait_for_all(UNWIND_SECONDS, None)
+        for live in list(self._live):
+            if live.in_handler:
+                self._aside(self._hand_back(live))
+        await self._wait_for_all(self._longest_lease(), hurry)
+
+    async def abandon(self) -> None:
+        """Forget what is left: handlers that do not end, and outcomes that could not be written in time."""
+        tasks = {live.task for live in self._live if live.task is not None} | self._asides
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=UNWIND_SECONDS)
+
+    def _longest_lease(self) -> float:
+        """Until when an outcome that waits for the server may still be written under its lease, in seconds from now."""
+        deadlines = [live.held.deadline - time.monotonic() for live in self._live if not live.in_handler]
+        return max(deadlines, default=0.0) + UNWIND_SECONDS
 
     async def _wait_for_all(self, seconds: float, hurry: asyncio.Event | None) -> None:
-        tasks = {live.task for live in self._live if live.task is not None} | self._asides
+        tasks = {live.task for live in self._live if live.task is not None and not live.given_up} | self._asides
         if not tasks:
             return
         everything = asyncio.ensure_future(asyncio.wait(tasks))
@@ -139,7 +156,7 @@ class Executions:
         """Hand back the record of a handler that does not listen; it goes on without the right to write."""
         self._keeper.let_go(live.held)
         live.in_handler = False
-        live.held.lost = True
+        live.given_up = live.held.lost = True
         await self._settle(live, Run(Interrupted()))
 
     async def _run(self, live: _Live) -> None:

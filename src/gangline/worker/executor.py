@@ -81,7 +81,7 @@ class Executor:
     async def _call(self, job: JobDefinition, context: Context, arguments: dict[str, Any]) -> Run:
         positional = (context,) if job.params.takes_context else ()
         if job.timeout is not None:
-            return await self._call_in_time(job, self._start(job, positional, arguments), job.timeout.total_seconds())
+            return await self._call_in_time(job, context, self._start(job, positional, arguments))
         try:
             return _returned(await self._start(job, positional, arguments), job)
         except asyncio.CancelledError as error:
@@ -92,14 +92,21 @@ class Executor:
     def _start(self, job: JobDefinition, positional: tuple[Any, ...], arguments: dict[str, Any]) -> Awaitable[Any]:
         if job.is_async:
             return cast("Awaitable[Any]", job.handler(*positional, **arguments))
-        return self._threads.run(lambda: job.handler(*positional, **arguments))
+        return self._in_thread(lambda: job.handler(*positional, **arguments))
 
-    async def _call_in_time(self, job: JobDefinition, call: Awaitable[Any], seconds: float) -> Run:
+    async def _in_thread(self, function: Callable[[], Any]) -> Any:
+        result = await self._threads.run(function)
+        # A wrapper around a coroutine function looks like a plain one, and would else be done before it began.
+        return await result if inspect.isawaitable(result) else result
+
+    async def _call_in_time(self, job: JobDefinition, context: Context, call: Awaitable[Any]) -> Run:
+        seconds = job.timeout.total_seconds() if job.timeout is not None else None
         task = asyncio.ensure_future(_guarded(call))
         try:
             await asyncio.wait({task}, timeout=seconds)
             if task.done():
                 return _read(task, job)
+            context.holder.ask_to_end()
             await _unwind(task)
         except asyncio.CancelledError:
             await _unwind(task)
@@ -122,8 +129,7 @@ class Executor:
         try:
             if is_async(hook):
                 return await hook(*arguments)
-            result = await self._threads.run(lambda: hook(*arguments))
-            return await result if inspect.isawaitable(result) else result
+            return await self._in_thread(lambda: hook(*arguments))
         except asyncio.CancelledError:
             if _is_cancelled():
                 raise

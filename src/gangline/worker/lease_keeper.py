@@ -59,6 +59,10 @@ class HeldLease:
         """Connect it with its keeper; ``on_lost`` is called on the event loop, once at most."""
         self._keeper, self._on_lost = keeper, on_lost
 
+    def ask_to_end(self) -> None:
+        """See :attr:`Context.should_end`."""
+        self.should_end = True
+
     def lose(self) -> None:
         """Note on the event loop that the lease is lost."""
         if not self.lost:

@@ -79,6 +79,7 @@ class Scheduler:
         self._look = True
         self._next_look = 0.0
         self._wake = asyncio.Event()
+        self._stopping = asyncio.Event()
         self._backoff = Backoff(rng)
 
     def wake(self) -> None:
@@ -86,17 +87,22 @@ class Scheduler:
         self._wake.set()
 
     async def run(self) -> None:
-        """Acquire until cancelled. An unreachable server is reported once and asked again, less and less often."""
-        while True:
+        """Acquire until :meth:`stop`. An unreachable server is reported once and asked again, less and less often."""
+        while not self._stopping.is_set():
             try:
                 pause = await self.run_once()
             except StoreError as error:
                 self._report(error)
                 self._look = True
-                await asyncio.sleep(self._backoff.next())
+                await _wait_for(self._stopping, self._backoff.next())
             else:
                 self._recovered()
                 await self._sleep(pause)
+
+    def stop(self) -> None:
+        """End :meth:`run` after the step that is under way: what its claim wins must be started, not left locked."""
+        self._stopping.set()
+        self.wake()
 
     async def run_once(self) -> float:
         """Make one step, a look or a claim, and return how many seconds nothing needs to be done."""
@@ -112,8 +118,9 @@ class Scheduler:
     async def _look_around(self, room: Room) -> float:
         view = await self._queue.survey(room.names)
         self._next_look = time.monotonic() + self._poll()
-        if view.expired:
-            await self._take_over(room)
+        if view.expired and await self._take_over(room):
+            return 0.0  # and look again: there may be more
+        self._in_vain &= view.due.keys()
         due = {record: partition for record, partition in view.due.items() if record not in self._in_vain}
         self._due, self._targets = due, list(set(due.values()))
         self._random.shuffle(self._targets)
@@ -123,11 +130,14 @@ class Scheduler:
         self._in_vain.clear()
         return self._until(view.next_due_at)
 
-    async def _take_over(self, room: Room) -> None:
+    async def _take_over(self, room: Room) -> bool:
         limit = min([room.limit, self._settings.max_batch, *room.caps.values()])
         sent = time.monotonic()
-        for record in await self._queue.take_over(room.names, limit):
+        taken = await self._queue.take_over(room.names, limit)
+        for record in taken:
             self._start(record, sent)
+        self._look = bool(taken)
+        return self._look
 
     async def _claim(self, room: Room) -> None:
         partition = self._targets.pop() if self._targets else self._walk.next()
@@ -175,14 +185,10 @@ class Scheduler:
         return min(poll, max(0.001, (next_due_at - self._queue.now()).total_seconds()))
 
     async def _sleep(self, seconds: float) -> None:
-        if not seconds:
+        if seconds:
+            await _wait_for(self._wake, seconds)
+        else:
             await asyncio.sleep(0)
-            return
-        try:
-            async with asyncio.timeout(seconds):
-                await self._wake.wait()
-        except TimeoutError:
-            return
 
     def _report(self, error: StoreError) -> None:
         if self._backoff.fresh:
@@ -192,3 +198,11 @@ class Scheduler:
         if not self._backoff.fresh:
             logger.info("jobs can be claimed again", extra={"event": "claim_recovered"})
             self._backoff.reset()
+
+
+async def _wait_for(event: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return

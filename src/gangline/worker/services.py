@@ -26,6 +26,8 @@ from gangline.worker.settling import SettleQueue
 from gangline.worker.slots import Slots
 from gangline.worker.threads import HandlerThreads
 
+LAST_STEP_SECONDS = 5.0  # for the acquisition step that is under way when the worker stops
+
 
 class Services:
     """Everything that runs while a worker runs."""
@@ -83,10 +85,12 @@ class Services:
 
     async def stop(self, grace: float, hurry: asyncio.Event) -> None:
         """Stop claiming; let executions end, leases alive; hand the rest back; then stop what they needed."""
+        self.scheduler.stop()
+        await asyncio.wait({self.acquiring}, timeout=LAST_STEP_SECONDS)
         self.acquiring.cancel()
-        await asyncio.wait({self.acquiring})
         await self.executions.drain(grace, hurry)
         await self.settling.stop()
+        await self.executions.abandon()
         await self.keeper.stop()
         self.threads.close()
 

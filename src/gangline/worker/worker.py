@@ -42,7 +42,7 @@ class Worker:
         self.settings = settings
         self.name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
         self._connection = connection
-        self._jobs = jobs
+        self._jobs = dict(jobs)
         self._partitions = partitions
         self._random = random.Random()
         self._stop_asked = asyncio.Event()
