@@ -33,13 +33,20 @@ class DevServer:
     """
 
     def __init__(
-        self, *, path: Path | str | None = None, binary: Path | str | None = None, fail_points: bool = False
+        self,
+        *,
+        path: Path | str | None = None,
+        port: int | None = None,
+        binary: Path | str | None = None,
+        fail_points: bool = False,
     ) -> None:
         """Describe the server; nothing runs before `start`.
 
-        `path` keeps the data in that folder; without it the folder is temporary and deleted at the end. `binary` is
-        the `mongod` to run, see `find_mongod`. `fail_points` lets tests inject faults with `configureFailPoint`.
+        `path` keeps the data in that folder; without it the folder is temporary and deleted at the end. `port` is the
+        one to listen on; without it a free one is found. `binary` is the `mongod` to run, see `find_mongod`.
+        `fail_points` lets tests inject faults with `configureFailPoint`.
         """
+        self._wanted_port = port
         self._kept = None if path is None else Path(path).resolve()
         self._binary = binary
         self._fail_points = fail_points
@@ -62,6 +69,11 @@ class DevServer:
     def uri(self) -> str:
         """The connection string, without a database. Raises DevServerError unless started."""
         return self.uri_for("")
+
+    @property
+    def running(self) -> bool:
+        """Whether `mongod` is alive; a paused one is."""
+        return self._process is not None and self._process.running
 
     @property
     def pid(self) -> int | None:
@@ -132,6 +144,10 @@ class DevServer:
     def _launch(self) -> None:
         """The port is only known to be free until somebody else takes it, hence several tries."""
         binary = find_mongod(self._binary)
+        if self._wanted_port is not None:
+            if not self._listens(binary, self._wanted_port):
+                raise DevServerError(f"Port {self._wanted_port} is taken: give another one, or none.")
+            return
         for _ in range(_PORT_TRIES):
             if self._listens(binary, free_port()):
                 return

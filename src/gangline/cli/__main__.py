@@ -1,0 +1,5 @@
+"""``python -m gangline.cli`` is ``gangline``."""
+
+from gangline.cli import main
+
+main()

@@ -1,0 +1,101 @@
+"""``gangline worker``: one process that runs the jobs of an app."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any, cast
+
+import typer
+
+from gangline.app import Gangline
+from gangline.cli.exits import ExitCode
+from gangline.cli.loading import load_app
+from gangline.cli.logs import Level, set_up_logging
+from gangline.cli.options import Uri
+from gangline.cli.stopping import Stopping, leave_within
+from gangline.jobs.durations import describe
+from gangline.jobs.settings import WorkerOptions, WorkerSettings
+
+_DEFAULTS = WorkerSettings()
+_EXIT_SECONDS = 5.0
+
+
+def _option(help_text: str, default: object) -> Any:
+    """An option of the worker's own; not given, it is left to :class:`WorkerSettings`."""
+    return typer.Option(help=help_text, show_default=str(default))
+
+
+def worker(
+    app: Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the app is, such as shop.jobs:app.")],
+    uri: Uri = None,
+    concurrency: Annotated[int | None, _option("Jobs that run at once.", _DEFAULTS.concurrency)] = None,
+    poll_interval: Annotated[
+        str | None, _option("How often an idle worker looks.", describe(_DEFAULTS.poll_interval))
+    ] = None,
+    lease: Annotated[
+        str | None, _option("How long a killed worker blocks its jobs at most.", describe(_DEFAULTS.lease))
+    ] = None,
+    renew: Annotated[bool | None, typer.Option("--renew/--no-renew", help="Renew leases while jobs run.")] = None,
+    grace: Annotated[
+        str | None, _option("How long running jobs may take to end after a signal.", describe(_DEFAULTS.grace))
+    ] = None,
+    keep_history: Annotated[
+        str | None, _option("How long the history is kept; 0 writes none.", describe(_DEFAULTS.keep_history))
+    ] = None,
+    claim: Annotated[
+        str | None, _option("The claim protocol: auto, sorted-update, find-and-modify or batch.", _DEFAULTS.claim)
+    ] = None,
+    max_batch: Annotated[
+        int | None, _option("The most jobs taken from one partition in one go.", _DEFAULTS.max_batch)
+    ] = None,
+    log_level: Annotated[Level, typer.Option(help="From which severity on to log.")] = Level.INFO,
+    log_json: Annotated[bool, typer.Option("--log-json", help="Log one JSON object a line.")] = False,
+    until_stdin_closes: Annotated[bool, typer.Option("--until-stdin-closes", hidden=True)] = False,
+) -> None:
+    """Run the jobs of an app until SIGTERM or SIGINT.
+
+    Durations are seconds, or text such as 500ms, 90s or 1h30m. --uri takes precedence over the URI in the app. While
+    the server is away the worker waits for it.
+
+    The first signal ends claiming and lets running jobs end for the grace time; what is left then is handed back to
+    other workers and no try is charged. The second signal hands back at once. The third ends the process as it is.
+
+    Exit codes: 0 all jobs finished; 1 an error; 2 a wrong option, setting or app; 3 jobs were handed back unfinished.
+    """
+    options = {
+        "concurrency": concurrency,
+        "poll_interval": _duration(poll_interval),
+        "lease": _duration(lease),
+        "renew": renew,
+        "grace": _duration(grace),
+        "keep_history": _duration(keep_history),
+        "claim": claim,
+        "max_batch": max_batch,
+    }
+    given = cast("WorkerOptions", {name: value for name, value in options.items() if value is not None})
+    loaded = load_app(app)
+    set_up_logging(log_level, as_json=log_json)
+    if uri:
+        loaded.configure(uri=uri)
+    raise typer.Exit(asyncio.run(_work(loaded, given, until_stdin_closes=until_stdin_closes)))
+
+
+def _duration(value: str | None) -> str | float | None:
+    """A bare number is seconds."""
+    try:
+        return None if value is None else float(value)
+    except ValueError:
+        return value
+
+
+async def _work(app: Gangline, options: WorkerOptions, *, until_stdin_closes: bool) -> ExitCode:
+    async with app:
+        worker = app.worker(**options)
+        stopping = Stopping(worker)
+        if until_stdin_closes:
+            stopping.when_stdin_closes()
+        await worker.run()
+        stopping.tell()
+    code = ExitCode.UNFINISHED if worker.handed_back else ExitCode.DONE
+    leave_within(_EXIT_SECONDS, code)
+    return code
