@@ -15,7 +15,14 @@ from gangline.jobs.errors import ConfigurationError, InvalidParams
 from gangline.jobs.params import to_storable
 from gangline.jobs.record import DEFAULT_PRIORITY
 from gangline.jobs.scheduling import JobCall, Scheduled, ScheduleOptions
-from gangline.jobs.settings import MAX_PARTITIONS, WorkerOptions, WorkerSettings, job_name, whole_number
+from gangline.jobs.settings import (
+    MAX_PARTITIONS,
+    WorkerOptions,
+    WorkerSettings,
+    collection_prefix,
+    job_name,
+    whole_number,
+)
 from gangline.store.connection import Address, Connection
 from gangline.store.enqueue import Enqueuer
 from gangline.store.insights import Insights
@@ -41,7 +48,7 @@ class Gangline:
             ConfigurationError: a value is out of bounds, or the URI cannot be read.
         """
         self.partitions = whole_number("partitions", partitions, at_most=MAX_PARTITIONS)
-        self._prefix = prefix
+        self._prefix = collection_prefix(prefix)
         self._address = Address.parse(uri, prefix=prefix) if uri is not None else None
         self._jobs: dict[str, JobDefinition] = {}
         self._connection: Connection | None = None
@@ -109,11 +116,12 @@ class Gangline:
         A job that is refused has status ``refused`` and its error in the outcome; the others are scheduled.
 
         Raises:
+            ConfigurationError: one of ``calls`` is none.
             pymongo.errors.PyMongoError: the server could not be asked; some of the jobs may have been accepted.
         """
         connection = self._connected()
         await connection.ensure_server_time()
-        wanted = list(calls)
+        wanted = [_checked(call) for call in calls]
         outcomes = await Enqueuer(connection, self.partitions).schedule(wanted)
         self._wake_workers({call.name for call in wanted})
         return outcomes
@@ -173,12 +181,13 @@ class Gangline:
         return job
 
     def _connected(self) -> Connection:
-        if self._connection is None:
+        if self._connection is None or self._connection.loop_ended:
             if self._address is None:
                 raise ConfigurationError(
                     "uri",
                     "none was given",
-                    "Write Gangline('mongodb://host:27017/database'); `gangline dev` starts a server to try it on",
+                    "Write Gangline('mongodb://host:27017/database'), or give the command line --uri or GANGLINE_URI; "
+                    "`gangline dev` starts a server to try it on",
                 )
             self._connection = Connection(self._address)
         return self._connection
@@ -187,6 +196,12 @@ class Gangline:
         for worker in self._workers:
             for name in names:
                 worker.wake(name)
+
+
+def _checked(call: JobCall) -> JobCall:
+    if not isinstance(call, JobCall):
+        raise ConfigurationError("calls", f"a {type(call).__qualname__} is no call of a job", "Give job.call(…)")
+    return call
 
 
 def _document(name: str, job: JobDefinition | None, params: Any) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, TypedDict, get_type_hints
+from typing import Any, TypedDict, cast, get_type_hints
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from gangline.jobs import settings
@@ -128,7 +128,9 @@ def define_event(handler: Handler, options: EventOptions) -> JobDefinition:
     if "max_tries" in options:
         checked["max_tries"] = _optional(settings.whole_number, "max_tries", options["max_tries"])
     if "keep_dead" in options:
-        checked["keep_dead"] = _optional(settings.duration, "keep_dead", options["keep_dead"])
+        checked["keep_dead"] = _optional(
+            settings.duration, "keep_dead", options["keep_dead"], at_most=settings.A_CENTURY
+        )
     if "on_max_tries" in options:
         checked["on_max_tries"] = _function("on_max_tries", options["on_max_tries"])
     return JobDefinition(**checked)
@@ -143,6 +145,7 @@ def define_recurrent(handler: Handler, options: RecurrentOptions) -> JobDefiniti
     settings.known(options, _all_options(RecurrentOptions), of="a recurrent job")
     checked = _common(handler, options)
     checked["recurrence"] = _recurrence(options)
+    checked["max_tries"] = None  # it comes back at its next tick, however often it failed
     checked["run_at_start"] = settings.truth("run_at_start", options.get("run_at_start", False))
     _needs_no_params(checked["name"], checked["params"])
     return JobDefinition(**checked)
@@ -151,13 +154,17 @@ def define_recurrent(handler: Handler, options: RecurrentOptions) -> JobDefiniti
 def _common(handler: Handler, options: JobOptions) -> dict[str, Any]:
     if not callable(handler):
         raise ConfigurationError("handler", f"{handler!r} cannot be called", "Decorate a function")
+    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+        raise ConfigurationError("handler", f"{handler!r} yields, so that a call runs none of it", "Use return")
     name = settings.job_name(options.get("name", getattr(handler, "__name__", "")))
     checked: dict[str, Any] = {"name": name, "handler": handler, "params": ParamsSchema(handler, job=name)}
     if "priority" in options:
         checked["priority"] = settings.priority(options["priority"])
     if "retry" in options:
         checked["retry"] = _retry(options["retry"])
-    checked["lease"] = _optional(settings.duration, "lease", options.get("lease"), at_least=settings.MIN_LEASE)
+    checked["lease"] = _optional(
+        settings.duration, "lease", options.get("lease"), at_least=settings.MIN_LEASE, at_most=settings.A_CENTURY
+    )
     checked["renew"] = _optional(settings.truth, "renew", options.get("renew"))
     checked["timeout"] = _optional(settings.duration, "timeout", options.get("timeout"), at_least=_SHORTEST_TIMEOUT)
     checked["max_parallel"] = _optional(settings.whole_number, "max_parallel", options.get("max_parallel"))
@@ -200,7 +207,13 @@ def _recurrence(options: RecurrentOptions) -> Recurrence:
         raise
     except ValueError as error:
         raise ConfigurationError(rules[0], str(error), "Mend the rule") from error
-    return NextRun(_function("next_run", options["next_run"]))
+    return NextRun(_next_run(options["next_run"]))
+
+
+def _next_run(value: Any) -> Callable[[datetime], datetime]:
+    if not callable(value) or is_async(value):
+        raise ConfigurationError("next_run", f"{value!r} is no plain function", "Give one that returns a datetime")
+    return cast("Callable[[datetime], datetime]", value)
 
 
 def _zone(name: str) -> ZoneInfo:

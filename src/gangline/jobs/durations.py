@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import UTC, datetime, timedelta
 
@@ -30,6 +31,8 @@ def parse_duration(value: Duration) -> timedelta:
     Raises:
         ValueError: not a duration, negative, not finite, or too large for a ``timedelta``.
     """
+    if isinstance(value, float) and math.isnan(value):
+        raise ValueError(f"{value!r} is not a duration; use {_ACCEPTED}")
     try:
         length = _to_timedelta(value)
     except (OverflowError, TypeError) as error:

@@ -172,7 +172,7 @@ def _ended_well(
         return Decision(outcome, Remove())
     try:
         return Decision(outcome, RunAgain(_next_tick(record, job), fresh=True))
-    except Exception as error:  # next_run is the user's
+    except BaseException as error:  # next_run is the user's
         return _unscheduled(record, job, error, now=now, chance=chance)
 
 
@@ -186,13 +186,13 @@ def _failed(
     if at is None:
         try:
             at = _next_tick(record, job)
-        except Exception as error:  # next_run is the user's
+        except BaseException as error:  # next_run is the user's
             return _unscheduled(record, job, error, now=now, chance=chance)
     return _error(failure, RunAgain(at, fresh=False))
 
 
 def _unscheduled(
-    record: ClaimedRecord, job: JobDefinition, error: Exception, *, now: datetime, chance: float
+    record: ClaimedRecord, job: JobDefinition, error: BaseException, *, now: datetime, chance: float
 ) -> Decision:
     # The rule for the next run failed: the record keeps its error and comes back by the retry policy.
     fate = RunAgain(_after_wait(record, job, now=now, chance=chance), fresh=False)

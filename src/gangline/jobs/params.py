@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from datetime import datetime, time
+from functools import partial
 from typing import Any, NotRequired, Required, cast, get_type_hints
 
 from bson import Binary, ObjectId
 from bson.dbref import DBRef
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 from typing_extensions import TypedDict  # Pydantic refuses typing's own before Python 3.12
@@ -88,7 +91,8 @@ class ParamsSchema:
         try:
             return cast("dict[str, Any]", self._adapter.validate_python({} if params is None else params))
         except ValidationError as error:
-            raise InvalidParams(f"job {self._job!r}: {_explain(error)}") from error
+            # Pydantic's own error shows the values, in every traceback that it is the cause of.
+            raise InvalidParams(f"job {self._job!r}: {_explain(error)}") from None
 
     def _encode(self, values: dict[str, Any]) -> Document:
         try:
@@ -113,8 +117,8 @@ def to_storable(value: Any, depth: int = 0) -> Any:
     """Return ``value`` in a form that BSON stores: native where nothing is lost, Pydantic's JSON form elsewhere.
 
     Raises:
-        ValueError: a number beyond 64 bits, text that is no Unicode, a key with a NUL, nesting beyond 90 levels, or a
-            type that has no JSON form.
+        ValueError: a number beyond 64 bits, text that is no Unicode, a key with a NUL, two keys that are the same text,
+            a null beside ``$ref``, nesting beyond 90 levels, or a type that has no JSON form.
     """
     kind = type(value)
     if kind is str:
@@ -126,12 +130,22 @@ def to_storable(value: Any, depth: int = 0) -> Any:
     if depth > _MAX_DEPTH:
         raise ValueError(f"nested deeper than {_MAX_DEPTH} levels")
     if isinstance(value, dict):
-        return {_key(key): to_storable(item, depth + 1) for key, item in value.items()}
+        return _storable_document(value, depth + 1)
     if isinstance(value, list | tuple | set | frozenset):
         return [to_storable(item, depth + 1) for item in value]
     if isinstance(value, bytes | bytearray):
         return bytes(value)
     return to_storable(_jsonable(value), depth + 1)
+
+
+def _storable_document(value: dict[Any, Any], depth: int) -> Document:
+    document = {_key(key): to_storable(item, depth) for key, item in value.items()}
+    if len(document) < len(value):
+        raise ValueError("two keys of a document are the same text")
+    if isinstance(document.get("$ref"), str) and (document.get("$id", "") is None or document.get("$db", "") is None):
+        # The decoder makes a DBRef of it, which no longer tells null from missing; see `from_stored`.
+        raise ValueError("a document with a $ref cannot keep a null $id or $db")
+    return document
 
 
 def from_stored(value: Any) -> Any:
@@ -162,10 +176,11 @@ def _jsonable(value: Any) -> Any:
 
 
 def _key(key: Any) -> str:
-    text = key if isinstance(key, str) else str(_jsonable(key) if type(key) is not int else key)
+    # Only a plain str is its own text: the str() of an Enum that is a text too is the name of its member.
+    text = key if type(key) is str else str(key if type(key) is int else _jsonable(key))
     if "\0" in text:
-        raise ValueError(f"the key {text!r} holds a NUL, which BSON cannot store")
-    return _unicode(str(text))
+        raise ValueError("a key holds a NUL, which BSON cannot store")
+    return _unicode(text)
 
 
 def _unicode(text: str) -> str:
@@ -173,13 +188,13 @@ def _unicode(text: str) -> str:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise ValueError(f"the text {text[:80]!r} is no valid Unicode ({error.reason})") from error
+            raise ValueError(f"a text is no valid Unicode ({error.reason})") from error
     return text
 
 
 def _int64(number: int) -> int:
     if number not in _INT64:
-        raise ValueError(f"{number} needs more than 64 bits; annotate it as Decimal or str")
+        raise ValueError("a whole number needs more than 64 bits; annotate it as Decimal or str")
     return number
 
 
@@ -193,7 +208,28 @@ def _same(one: Any, other: Any) -> bool:
         return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
     if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, datetime | time):
+        return _same_time(one, other)
+    if isinstance(one, BaseModel) or is_dataclass(one):
+        return _same(_contents(one), _contents(other))
     return bool(one == other) or (one != one and other != other)
+
+
+def _same_time(one: Any, other: Any) -> bool:
+    # A time of day in a zone equals one without. And a datetime in an hour that its zone skips or has twice equals
+    # nothing in another zone, not even the same instant with the same offset, which is what comes back.
+    if (one.tzinfo is None) is not (other.tzinfo is None):
+        return False
+    same_clock = one.replace(tzinfo=None) == other.replace(tzinfo=None) and one.utcoffset() == other.utcoffset()
+    return bool(one == other) or same_clock
+
+
+def _contents(value: Any) -> dict[str, Any]:
+    """The fields of a model or a dataclass; its own ``==`` takes ``1``, ``True`` and a member of an IntEnum for one."""
+    if isinstance(value, BaseModel):
+        own = {name: item for name, item in value.__dict__.items() if name in type(value).model_fields}
+        return {**own, **(value.__pydantic_extra__ or {}), **(value.__pydantic_private__ or {})}
+    return {field.name: getattr(value, field.name, None) for field in fields(value) if field.compare}
 
 
 def _explain(error: ValidationError) -> str:
@@ -210,7 +246,10 @@ def _signature(handler: Callable[..., Any], job: str) -> inspect.Signature:
 
 
 def _hints(handler: Callable[..., Any], job: str) -> dict[str, Any]:
-    target = handler if inspect.isroutine(handler) else type(handler).__call__
+    function = handler
+    while isinstance(function, partial):
+        function = function.func
+    target = function if inspect.isroutine(function) else type(function).__call__
     try:
         return get_type_hints(target, include_extras=True)
     except (NameError, TypeError) as error:
@@ -243,6 +282,8 @@ def _field(job: str, parameter: inspect.Parameter, annotation: Any) -> Any:
         raise ConfigurationError(
             job, f"the parameter {parameter.name!r} has no name in a document", "Make it an ordinary parameter"
         )
+    if annotation is Context:
+        raise ConfigurationError(job, f"its Context {parameter.name!r} is not the first parameter", "Put it first")
     if isinstance(parameter.default, FieldInfo):
         raise ConfigurationError(
             job, f"the default of {parameter.name!r} is a Field", "Write Annotated[type, Field(…)] = default"

@@ -31,8 +31,9 @@ class Every:
     interval: timedelta
 
     def __post_init__(self) -> None:
-        if self.interval < timedelta(milliseconds=1):
-            raise ValueError(f"{self.interval!r} is too short: the server keeps time in milliseconds")
+        # Half a millisecond more would be cut off on storage, and an instant that was run would come again.
+        if not self.interval or self.interval % timedelta(milliseconds=1):
+            raise ValueError(f"{self.interval!r} is not in whole milliseconds, in which the server keeps time")
 
     @property
     def text(self) -> str:
@@ -40,17 +41,25 @@ class Every:
         return f"every {describe(self.interval)}"
 
     def next_after(self, after: datetime, *, anchor: datetime) -> datetime:
-        """Return ``anchor`` plus the smallest whole number of intervals that lies after ``after``."""
+        """Return ``anchor`` plus the smallest whole number of intervals that lies after ``after``.
+
+        What lies beyond the calendar is its last instant.
+        """
         passed = (after - anchor) // self.interval
-        return anchor + (passed + 1) * self.interval
+        try:
+            return anchor + (passed + 1) * self.interval
+        except OverflowError:
+            return datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True)
 class Cron:
-    """A cron expression in a time zone.
+    """A cron expression of five fields, or of six with the seconds in front, in a time zone.
 
-    Daylight saving follows Debian's cron: a fixed time that a night skips runs once, right after the gap; a fixed
-    time that a night has twice runs once; expressions with a wildcard hour follow the clock on the wall.
+    Daylight saving follows Debian's cron. An expression is a fixed time if none of its fields for the time of day begins
+    with ``*``: a fixed time that a night skips runs once, right after the gap, however many of its instants lie in
+    it; one that a night has twice runs the first time only. All others follow the clock on the wall: what a night
+    skips is left out, and what it has twice runs twice.
     """
 
     expression: str
@@ -58,8 +67,8 @@ class Cron:
 
     def __post_init__(self) -> None:
         try:
-            next(CronSim(self.expression, datetime(2024, 1, 1, tzinfo=self.zone)))
-        except CronSimError as error:
+            next(CronSim(self.expression, datetime(2024, 1, 1)))  # noqa: DTZ001 - the clock on the wall
+        except (CronSimError, AttributeError) as error:
             raise ValueError(f"{self.expression!r} is not a cron expression ({error})") from error
         except StopIteration:
             raise ValueError(f"{self.expression!r} names a day that never comes") from None
@@ -71,10 +80,51 @@ class Cron:
 
     def next_after(self, after: datetime, *, anchor: datetime) -> datetime:
         """Return the first instant of the expression after ``after``; the anchor plays no part."""
-        for instant in CronSim(self.expression, after.astimezone(self.zone)):
-            if (found := instant.astimezone(UTC)) > after:
-                return found
+        wall = after.astimezone(self.zone)
+        found = self._first(wall, after, fold=0)
+        repeated = _offset(wall, fold=0) - _offset(wall, fold=1)
+        if not repeated or self._is_fixed:
+            return found
+        return min(found, self._first(wall - repeated, after, fold=1))
+
+    @property
+    def _is_fixed(self) -> bool:
+        *time_of_day, _day, _month, _weekday = self.expression.split()
+        return not any(part.startswith("*") for part in time_of_day)
+
+    def _first(self, wall: datetime, after: datetime, *, fold: int) -> datetime:
+        """Return the first instant after ``after``, of those later on the clock than ``wall``.
+
+        ``fold`` says which one is meant where the clock shows a time twice. CronSim counts on the clock alone: its own
+        rules for time zones lose instants in the hours after a midnight that was skipped (2.8, America/Santiago).
+        """
+        for time in CronSim(self.expression, wall.replace(tzinfo=None)):
+            instant = time.replace(tzinfo=self.zone, fold=fold).astimezone(UTC)
+            if instant.astimezone(self.zone).replace(tzinfo=None) != time:
+                if not self._is_fixed:
+                    continue
+                instant = _end_of_gap(time, self.zone)
+            if instant > after:
+                return instant
         raise ValueError(f"{self.expression!r} has no instant after {after.isoformat()}")
+
+
+def _offset(wall: datetime, *, fold: int) -> timedelta:
+    return wall.replace(fold=fold).utcoffset() or timedelta(0)
+
+
+def _end_of_gap(skipped: datetime, zone: ZoneInfo) -> datetime:
+    """Return the instant at which the clock jumped over ``skipped``."""
+    wall = skipped.replace(tzinfo=zone)
+    before, beyond = (wall.replace(fold=fold).astimezone(UTC) for fold in (1, 0))
+    offset = beyond.astimezone(zone).utcoffset()
+    while beyond - before > timedelta(seconds=1):
+        middle = before + (beyond - before) // timedelta(seconds=2) * timedelta(seconds=1)
+        if middle.astimezone(zone).utcoffset() == offset:
+            beyond = middle
+        else:
+            before = middle
+    return beyond
 
 
 @dataclass(frozen=True)

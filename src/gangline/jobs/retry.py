@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Self
 
-from gangline.jobs.durations import Duration, parse_duration
+from gangline.jobs import settings
+from gangline.jobs.durations import Duration
+from gangline.jobs.errors import ConfigurationError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,16 +31,24 @@ class RetryPolicy:
         """Wait ``first`` after the first failure, ``factor`` times longer after each one, never above ``maximum``.
 
         Raises:
-            ValueError: a duration cannot be read, or ``factor`` is below 1.
+            ConfigurationError: a duration cannot be read, or ``factor`` is no number of 1 or more.
         """
-        if not factor >= 1:
-            raise ValueError(f"factor: {factor!r} is below 1, so that waits would shrink; use 1 or more")
-        return cls(first=parse_duration(first), factor=factor, maximum=parse_duration(maximum), jitter=jitter)
+        return cls(
+            first=settings.duration("first", first),
+            factor=_factor(factor),
+            maximum=settings.duration("maximum", maximum),
+            jitter=settings.truth("jitter", jitter),
+        )
 
     @classmethod
     def fixed(cls, delay: Duration, *, jitter: bool = False) -> Self:
-        """Wait the same ``delay`` after every failure."""
-        return cls.exponential(first=delay, factor=1, maximum=delay, jitter=jitter)
+        """Wait the same ``delay`` after every failure.
+
+        Raises:
+            ConfigurationError: ``delay`` cannot be read.
+        """
+        length = settings.duration("delay", delay)
+        return cls.exponential(first=length, factor=1, maximum=length, jitter=jitter)
 
     def delay(self, *, tries: int, chance: float) -> timedelta:
         """Return the wait after try number ``tries`` (1 is the first); ``chance`` is a random number in [0, 1).
@@ -51,9 +61,15 @@ class RetryPolicy:
 
     def _full(self, tries: int) -> timedelta:
         try:
-            return min(self.first * self.factor ** (tries - 1), self.maximum)
+            return min(self.first * float(self.factor) ** (tries - 1), self.maximum)
         except OverflowError:  # float or timedelta; a factor of 10 gets there at try 12
             return self.maximum
+
+
+def _factor(value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 1:
+        raise ConfigurationError("factor", f"{value!r} is no number of 1 or more", "Waits must not shrink")
+    return value
 
 
 DEFAULT_RETRY = RetryPolicy.exponential()

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal, TypedDict, get_args
+from typing import Any, Literal, TypedDict, cast, get_args
 
 from gangline.jobs.durations import Duration, parse_duration
 from gangline.jobs.errors import ConfigurationError
@@ -20,6 +20,8 @@ ClaimMode = Literal["auto", "sorted-update", "find-and-modify", "batch"]
 MAX_PARTITIONS = 1024
 MIN_LEASE = timedelta(milliseconds=200)
 SHORTEST_POLL = timedelta(milliseconds=10)
+A_CENTURY = timedelta(days=36_525)  # more, counted from now, may lie beyond what a date can hold
+_INT64 = range(-(2**63), 2**63)
 
 
 def duration(
@@ -48,11 +50,12 @@ def whole_number(setting: str, value: Any, *, at_least: int = 1, at_most: int | 
 
 def priority(value: Any) -> float:
     """Return ``value`` if records can be sorted by it, or raise :class:`ConfigurationError`."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or (isinstance(value, int) and value not in _INT64) or not math.isfinite(value):
         raise ConfigurationError(
-            "priority", f"{value!r} is not a finite number", "Higher runs first; the default is 100"
+            "priority", f"{value!r} is not a finite number of 64 bits", "Higher runs first; the default is 100"
         )
-    return value
+    return cast("float", value)
 
 
 def job_name(value: Any) -> str:
@@ -60,6 +63,14 @@ def job_name(value: Any) -> str:
     if not isinstance(value, str) or not value.strip() or "\0" in value:
         raise ConfigurationError("name", f"{value!r} cannot name a job", "Give a text that is not empty")
     return value
+
+
+def collection_prefix(value: Any) -> str:
+    """Return ``value`` if collections' names can begin with it, or raise :class:`ConfigurationError`."""
+    wrong = not isinstance(value, str) or any(part in value for part in ("$", "\0", ".."))
+    if wrong or value.startswith((".", "system.")):
+        raise ConfigurationError("prefix", f"{value!r} cannot begin a collection's name", "Give one like 'gangline.'")
+    return str(value)
 
 
 def known(options: Iterable[str], allowed: Iterable[str], *, of: str) -> None:
@@ -123,12 +134,17 @@ class WorkerSettings:
         return cls(
             concurrency=whole_number("concurrency", options.get("concurrency", default.concurrency), at_most=10_000),
             poll_interval=duration(
-                "poll_interval", options.get("poll_interval", default.poll_interval), at_least=SHORTEST_POLL
+                "poll_interval",
+                options.get("poll_interval", default.poll_interval),
+                at_least=SHORTEST_POLL,
+                at_most=A_CENTURY,
             ),
-            lease=duration("lease", options.get("lease", default.lease), at_least=MIN_LEASE),
+            lease=duration("lease", options.get("lease", default.lease), at_least=MIN_LEASE, at_most=A_CENTURY),
             renew=truth("renew", options.get("renew", default.renew)),
-            grace=duration("grace", options.get("grace", default.grace)),
-            keep_history=duration("keep_history", options.get("keep_history", default.keep_history)),
+            grace=duration("grace", options.get("grace", default.grace), at_most=A_CENTURY),
+            keep_history=duration(
+                "keep_history", options.get("keep_history", default.keep_history), at_most=A_CENTURY
+            ),
             claim=_claim_mode(options.get("claim", default.claim)),
             max_batch=whole_number("max_batch", options.get("max_batch", default.max_batch), at_most=1_000),
         )

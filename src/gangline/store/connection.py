@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+from dataclasses import dataclass, field
 from typing import Any, Self
 
+import pymongo
 from bson import CodecOptions
 from bson.binary import UuidRepresentation
 from bson.codec_options import DatetimeConversion
@@ -42,7 +44,7 @@ CODEC: CodecOptions[Document] = CodecOptions(
 class Address:
     """Where the queue is: the server's URI, the database, and the prefix of the two collections."""
 
-    uri: str
+    uri: str = field(repr=False)  # it may hold a password
     database: str
     prefix: str
 
@@ -55,7 +57,7 @@ class Address:
         """
         try:
             parsed = parse_uri(uri, validate=True, warn=False)
-        except (InvalidURI, DriverConfigurationError, ValueError, TypeError) as error:
+        except (InvalidURI, DriverConfigurationError, ValueError, TypeError, AttributeError) as error:
             # The URI itself stays out of the text: it may hold a password.
             raise ConfigurationError(
                 "uri", f"it cannot be read ({error})", "Give one such as mongodb://localhost:27017/shop"
@@ -79,6 +81,8 @@ class Connection:
     def __init__(self, address: Address) -> None:
         self.address = address
         self.clock = ServerClock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.identifiers_are_unique = False  # until the index for it was seen
         self._client: AsyncMongoClient[Document] = AsyncMongoClient(
             address.uri, event_listeners=[self.clock], **_client_options(address)
         )
@@ -95,18 +99,44 @@ class Connection:
             ServerUnsuitable: it is too old.
             pymongo.errors.PyMongoError: it could not be reached.
         """
-        found = capabilities_of(await self._client.admin.command("hello"))
+        self._belong()
+        # An operation's own timeout replaces that of server selection, which is shorter: it is what a user waits when
+        # there is no server.
+        with pymongo.timeout(self._client.options.server_selection_timeout):
+            found = capabilities_of(await self._client.admin.command("hello"))
         self.clock.take(found.server_time)
         return found
 
     async def ensure_server_time(self) -> None:
-        """Ask the server for its time unless an answer to some heartbeat gave it already."""
+        """Ask the server for its time unless an answer to some heartbeat gave it already.
+
+        Raises:
+            ConfigurationError: the connection is in use in another event loop.
+        """
+        self._belong()
         if not self.clock.known:
             await self.capabilities()
 
+    @property
+    def loop_ended(self) -> bool:
+        """Whether its event loop is closed: the connection can be neither used nor closed then."""
+        return self._loop is not None and self._loop.is_closed()
+
     async def close(self) -> None:
         """Close the client's sockets and stop its monitors."""
-        await self._client.close()
+        if not self.loop_ended:
+            await self._client.close()
+
+    def _belong(self) -> None:
+        running = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = running
+        elif self._loop is not running:
+            raise ConfigurationError(
+                "app",
+                "it is in use in another event loop",
+                "Use an app in one loop at a time: make another one here, or close it there first",
+            )
 
 
 def open_sync_records(address: Address) -> Collection[Document]:

@@ -13,6 +13,9 @@ Filter = dict[str, Any]
 
 ORDER = (("priority", -1), ("nextRunAt", 1), ("_id", 1))
 
+_ARRAY = {"$type": "array"}
+_DOCUMENT = {"$type": "object"}
+
 MAX_SORTED_NAMES = 200  # an $in over more in front of the sort makes the planner sort in memory (seen on 6.0.5)
 
 
@@ -30,7 +33,7 @@ class Shape(Enum):
 
 def free(names: Sequence[str], now: datetime) -> Filter:
     """Return the filter for records of ``names`` that are due, not locked and not dead, in any partition."""
-    return {"jobName": _one_of(names), **FREE, "nextRunAt": {"$lte": now}, **_alive()}
+    return {"jobName": _one_of(names), **FREE, "nextRunAt": {"$lte": now}, **alive()}
 
 
 def ready(partition: int, names: Sequence[str], now: datetime) -> Filter:
@@ -40,13 +43,16 @@ def ready(partition: int, names: Sequence[str], now: datetime) -> Filter:
 
 def expired(names: Sequence[str], now: datetime) -> Filter:
     """Return the filter for records of ``names`` whose lease ended before its execution settled."""
-    return {"lockedUntil": {"$lte": now}, "jobName": _one_of(names), **_alive()}
+    return {"lockedUntil": {"$lte": now}, "jobName": _one_of(names), **alive()}
 
 
 def _one_of(names: Sequence[str]) -> Any:
     return names[0] if len(names) == 1 else {"$in": list(names)}
 
 
-def _alive() -> Filter:
-    # The Node side's own condition; a dead record that lacks maxTriesReachedAt is kept out by it.
-    return {"$nor": [{"type": "event", "status": DEAD}]}
+def alive() -> Filter:
+    """Return the condition that a record is not dead, in the Node side's words, and that its identity is one.
+
+    An array as ``jobName`` would match every name in it, and a document as ``_id`` cannot be told from its copies.
+    """
+    return {"$nor": [{"type": "event", "status": DEAD}, {"jobName": _ARRAY}, {"_id": _DOCUMENT}]}

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 import bson
 import uuid_utils
@@ -22,9 +21,15 @@ from gangline.jobs.record import JobType
 from gangline.jobs.scheduling import JobCall, Scheduled, ScheduleStatus
 from gangline.store.connection import CODEC, Connection, Document
 from gangline.store.history import DUPLICATE_KEY, MAX_DOCUMENT_BYTES
+from gangline.store.indexes import ensure_unique_identifiers
 from gangline.store.schema import DEAD
 
 _MAX_ROUNDS = 10
+# A claim adds its lease to the record and a failure its trace, of 20,000 characters at most: a record at the server's
+# very limit could be stored but never claimed, and would fail every claim of its partition.
+_MAX_RECORD_BYTES = MAX_DOCUMENT_BYTES - 128 * 1024
+_KEPT = ("_id", "uniqueIdentifier", "partition")  # when another job takes the record's place
+Failures = dict[int, Document]
 _RAW: CodecOptions[RawBSONDocument] = CODEC.with_options(document_class=RawBSONDocument)
 
 
@@ -53,6 +58,8 @@ class Enqueuer:
             pymongo.errors.PyMongoError: the server could not be asked; some of the jobs may have been accepted.
         """
         outcomes: dict[int, Scheduled] = {}
+        if any(call.unique is not None for call in calls):
+            await ensure_unique_identifiers(self._connection)
         items = list(self._encode(calls, outcomes))
         for _ in range(_MAX_ROUNDS):
             if not items:
@@ -72,37 +79,31 @@ class Enqueuer:
 
     async def _insert(self, items: list[_Item], outcomes: dict[int, Scheduled]) -> list[_Item]:
         """Insert ``items``; return those that should be tried again."""
-        errors: list[Document] = []
+        failed: Failures = {}
         try:
             await self._records.insert_many([item.record for item in items], ordered=False)
         except BulkWriteError as error:
-            errors = _write_errors(error)
-        failed = {error["index"]: error for error in errors}
+            failed = _failures(error)
         taken = []
         for index, item in enumerate(items):
             if index not in failed or _is_own_repeat(failed[index]):
                 outcomes[item.place] = Scheduled(id=item.id, status=ScheduleStatus.CREATED)
-            elif failed[index]["code"] == DUPLICATE_KEY:
+            elif _is_taken(failed[index]):
                 taken.append(item)
             else:
-                outcomes[item.place] = _refused(SchedulingError(failed[index].get("errmsg", "the server refused it")))
+                outcomes[item.place] = _refused(_refusal(item.call, failed[index]))
         return await self._resolve(taken, outcomes) if taken else []
 
     async def _resolve(self, items: list[_Item], outcomes: dict[int, Scheduled]) -> list[_Item]:
         """Settle what happens to jobs whose unique identifier is taken; return those whose holder is gone or dead."""
         await self._free_dead([item.call.unique for item in items])
         holders = await self._holders(items)
-        replaced = await self._replace([item for item in items if item.call.on_conflict == "replace"])
-        again = []
-        for item in items:
-            holder = holders.get(item.call.unique)
-            if item.id in replaced:
-                outcomes[item.place] = Scheduled(id=replaced[item.id], status=ScheduleStatus.REPLACED)
-            elif holder is None:
-                again.append(item)
-            else:
-                outcomes[item.place] = _existing(item.call, holder)
-        return again
+        held = [item for item in items if item.call.unique in holders]
+        await self._replace([item for item in held if item.call.on_conflict == "replace"], holders, outcomes)
+        for item in held:
+            if item.place not in outcomes:
+                outcomes[item.place] = _existing(item.call, holders[item.call.unique])
+        return [item for item in items if item.call.unique not in holders]
 
     async def _free_dead(self, identifiers: Sequence[str | None]) -> None:
         # Gangline's own dead records gave theirs back when they died; the Node side's keep it.
@@ -116,17 +117,30 @@ class Enqueuer:
         found = self._records.find({"uniqueIdentifier": {"$in": list(identifiers)}}, {"uniqueIdentifier": 1})
         return {document["uniqueIdentifier"]: document["_id"] for document in await found.to_list()}
 
-    async def _replace(self, items: Sequence[_Item]) -> dict[Any, str]:
-        """Put ``items`` in the place of waiting records; return by item the id of the record that it replaced."""
+    async def _replace(
+        self, items: Sequence[_Item], holders: Mapping[str | None, str], outcomes: dict[int, Scheduled]
+    ) -> None:
+        """Put ``items`` in the place of their holders and note the outcomes; a running holder is left without one.
+
+        Each write is an upsert: it changes the holder while it waits, is inserted once the holder is gone, and meets
+        the unique index while the holder runs. So each item has its verdict from its own write, and none is read from
+        what others may have done to the record since.
+        """
         if not items:
-            return {}
-        await self._records.bulk_write([_replacement(item) for item in items])
-        found = self._records.find(_unique_in(items), {"revision": 1})
-        return {document.get("revision"): document["_id"] for document in await found.to_list()}
-
-
-def _unique_in(items: Sequence[_Item]) -> Document:
-    return {"uniqueIdentifier": {"$in": [item.call.unique for item in items]}}
+            return
+        failed: Failures = {}
+        try:
+            done = (await self._records.bulk_write(list(map(_replacement, items)), ordered=False)).bulk_api_result
+        except BulkWriteError as error:
+            done, failed = dict(error.details or {}), _failures(error)
+        inserted = {upserted["index"] for upserted in done["upserted"]}
+        for index, item in enumerate(items):
+            if index in inserted:
+                outcomes[item.place] = Scheduled(id=item.id, status=ScheduleStatus.CREATED)
+            elif index not in failed:
+                outcomes[item.place] = Scheduled(id=holders[item.call.unique], status=ScheduleStatus.REPLACED)
+            elif not _is_taken(failed[index]):
+                outcomes[item.place] = _refused(_refusal(item.call, failed[index]))
 
 
 def _encode(place: int, call: JobCall, partitions: int, now: datetime) -> _Item:
@@ -151,10 +165,11 @@ def _bson(document: Document, name: str) -> bytes:
     try:
         encoded = bson.encode(document, codec_options=CODEC)
     except (InvalidDocument, OverflowError, UnicodeEncodeError) as error:
-        raise InvalidParams(f"job {name!r}: the record cannot be stored ({error})") from error
-    if len(encoded) > MAX_DOCUMENT_BYTES:
+        # Without the driver's text: it may show the params.
+        raise InvalidParams(f"job {name!r}: the record cannot be stored ({type(error).__name__})") from error
+    if len(encoded) > _MAX_RECORD_BYTES:
         raise RecordTooLarge(
-            f"job {name!r}: the record has {len(encoded):,} bytes, the server takes {MAX_DOCUMENT_BYTES:,}; "
+            f"job {name!r}: the record has {len(encoded):,} bytes, {_MAX_RECORD_BYTES:,} can be stored; "
             "store the payload elsewhere and pass a reference"
         )
     return encoded
@@ -170,11 +185,20 @@ def _due(call: JobCall, now: datetime) -> datetime:
 
 
 def _replacement(item: _Item) -> UpdateOne:
-    """The write that puts ``item`` in the place of a waiting record; ``revision`` tells afterwards that it did."""
-    new = bson.decode(item.record.raw, codec_options=CODEC)
-    fields = {name: value for name, value in new.items() if name not in ("_id", "uniqueIdentifier", "partition")}
-    waiting = {"uniqueIdentifier": item.call.unique, "lockedUntil": None, "type": JobType.EVENT.value}
-    return UpdateOne(waiting, {"$set": {**fields, "revision": item.id}, "$unset": {"lastError": ""}})
+    """The write that puts ``item`` in the place of a waiting record, or in no one's place."""
+    # Still in BSON, so that params are stored as they were encoded.
+    fields = {name: value for name, value in item.record.items() if name not in _KEPT}
+    # By exclusion: an upsert would write what is asked for as equal to null.
+    engaged = [{"lockedUntil": {"$ne": None}}, {"type": {"$ne": JobType.EVENT.value}}, {"status": DEAD}]
+    return UpdateOne(
+        {"uniqueIdentifier": item.call.unique, "$nor": engaged},
+        {
+            "$set": fields,
+            "$setOnInsert": {"_id": item.id, "partition": item.record["partition"]},
+            "$unset": {"lastError": ""},
+        },
+        upsert=True,
+    )
 
 
 def _existing(call: JobCall, holder: str) -> Scheduled:
@@ -187,13 +211,27 @@ def _refused(error: SchedulingError) -> Scheduled:
     return Scheduled(id=None, status=ScheduleStatus.REFUSED, error=error)
 
 
-def _write_errors(error: BulkWriteError) -> list[Document]:
+def _failures(error: BulkWriteError) -> Failures:
+    """What went wrong, by the place of the write; without the write concern nothing is known to be accepted."""
     details = error.details or {}
     if details.get("writeConcernErrors"):
         raise error
-    return list(details.get("writeErrors", []))
+    return {failure["index"]: failure for failure in details.get("writeErrors", [])}
 
 
-def _is_own_repeat(error: Document) -> bool:
+def _is_own_repeat(failure: Document) -> bool:
     # The id is new: only the driver's own repetition of this very insert can have stored it.
-    return error["code"] == DUPLICATE_KEY and "_id" in error.get("keyPattern", {})
+    return failure["code"] == DUPLICATE_KEY and "_id" in failure.get("keyPattern", {})
+
+
+def _is_taken(failure: Document) -> bool:
+    return failure["code"] == DUPLICATE_KEY and "uniqueIdentifier" in failure.get("keyPattern", {})
+
+
+def _refusal(call: JobCall, failure: Document) -> SchedulingError:
+    if failure["code"] == DUPLICATE_KEY:
+        # The server's text holds the values, and params may hold secrets.
+        reason = f"a unique index on {', '.join(failure.get('keyPattern', {}))} has such a record already"
+    else:
+        reason = failure.get("errmsg", f"error {failure['code']}")
+    return SchedulingError(f"job {call.name!r}: the server refused the record: {reason}")

@@ -7,6 +7,7 @@ execution stays, with one exception: an execution that then finds its lease lost
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -15,17 +16,18 @@ from typing import Any
 import bson
 from bson.errors import InvalidDocument
 from pymongo.asynchronous.collection import AsyncCollection
-from pymongo.errors import BulkWriteError, DocumentTooLarge
+from pymongo.errors import BulkWriteError, DocumentTooLarge, OperationFailure
 
 from gangline.jobs.lease import Lease
-from gangline.jobs.outcome import Outcome, Status
+from gangline.jobs.outcome import MAX_MESSAGE, Outcome, Status, storable_text
 from gangline.jobs.record import ClaimedRecord
 from gangline.store.codec import instant
-from gangline.store.connection import Document
+from gangline.store.connection import CODEC, Document
 
 DUPLICATE_KEY = 11000
 MAX_DOCUMENT_BYTES = 16 * 1024 * 1024
 
+_PAYLOAD = ("params", "result")
 _UNSTORABLE = (InvalidDocument, DocumentTooLarge, OverflowError, UnicodeEncodeError)
 
 
@@ -65,6 +67,14 @@ class History:
                 {"_id": {"$in": ids}, "acceptedBy": None}, {"$set": {"status": Status.STALE.value}}
             )
 
+    async def taken_over(self, leases: Sequence[Lease]) -> set[Lease]:
+        """Return those of ``leases`` whose records were taken over: their entries are ``stale``."""
+        if not self._keep or not leases:
+            return set()
+        stale = {"_id": {"$in": [lease.lock_id for lease in leases]}, "status": Status.STALE.value}
+        ids = {entry["_id"] for entry in await self._collection.find(stale, {"_id": 1}).to_list()}
+        return {lease for lease in leases if lease.lock_id in ids}
+
     async def write_lost(self, left: Iterable[Document], *, by: str, now: datetime) -> set[str]:
         """Write ``stale`` for executions that died: ``left`` are their records as they left them.
 
@@ -92,11 +102,21 @@ class History:
             return set()
         try:
             await self._collection.insert_many(documents, ordered=False)
-        except _UNSTORABLE as error:
-            return await self._insert([_storable(document, error) for document in documents])
         except BulkWriteError as error:
-            return {documents[index]["_id"] for index in _duplicates(error)}
+            duplicates = _duplicates(error)
+            if duplicates is None:
+                return await self._insert_storable(documents, error)
+            return {documents[index]["_id"] for index in duplicates}
+        except (OperationFailure, *_UNSTORABLE) as error:
+            return await self._insert_storable(documents, error)
         return set()
+
+    async def _insert_storable(self, documents: list[Document], error: Exception) -> set[str]:
+        """Insert after an ``error`` that may be due to what one of them holds: only now is it worth a look at each."""
+        storable = [_storable(document) for document in documents]
+        if all(map(operator.is_, storable, documents)):
+            raise error
+        return await self._insert(storable)
 
     def _document(self, execution: Execution) -> Document:
         record, outcome = execution.record, execution.outcome
@@ -107,8 +127,11 @@ class History:
             "params": record.params,
             "worker": execution.worker,
         }
-        optional = {"uniqueIdentifier": record.unique, "result": outcome.result, "dismissed": outcome.dismissed}
+        optional = {"uniqueIdentifier": record.unique, "result": outcome.result}
         document.update({name: value for name, value in optional.items() if value is not None})
+        if outcome.dismissed is not None:
+            # The user's own text: what could not be stored would keep the whole entry from being written.
+            document["dismissed"] = storable_text(str(outcome.dismissed))[:MAX_MESSAGE]
         if outcome.failure is not None:
             failure = outcome.failure
             document.update(errorType=failure.type, errorMessage=failure.message, errorTrace=failure.trace)
@@ -153,29 +176,32 @@ def _is_own(left: Mapping[str, Any]) -> bool:
     return isinstance(left.get("lockId"), str) and "lockedBy" in left and "lastRunAt" in left
 
 
-def _duplicates(error: BulkWriteError) -> list[int]:
-    """The places of those that were there already; anything else that went wrong is raised again."""
+def _duplicates(error: BulkWriteError) -> list[int] | None:
+    """The places of those that were there already; ``None`` if anything else went wrong."""
     details = error.details or {}
     errors = details.get("writeErrors", [])
     if details.get("writeConcernErrors") or any(item["code"] != DUPLICATE_KEY for item in errors):
-        raise error
+        return None
     return [item["index"] for item in errors]
 
 
-def _storable(document: Document, error: Exception) -> Document:
-    return document if _fits(document) else _without_payload(document, error)
+def _storable(document: Document) -> Document:
+    """``document``, or if it cannot be stored, it without params and result.
 
-
-def _fits(document: Document) -> bool:
-    try:
-        return len(bson.encode(document)) <= MAX_DOCUMENT_BYTES
-    except _UNSTORABLE:
-        return False
-
-
-def _without_payload(document: Document, error: Exception) -> Document:
-    """The entry without params and result: what the execution came to must be told, whatever it returned."""
-    rest = {name: value for name, value in document.items() if name not in ("params", "result")}
-    reason = f"params and result are not kept: together they cannot be stored ({str(error)[:200]})"
+    What an execution came to must be told, whatever it returned.
+    """
+    reason = _obstacle(document)
+    rest = {name: value for name, value in document.items() if name not in _PAYLOAD}
+    if reason is None or len(rest) == len(document):
+        return document
+    reason = f"params and result are not kept: together they cannot be stored ({reason})"
     told = rest.get("errorMessage")
     return {**rest, "errorMessage": f"{told}; {reason}" if told else reason}
+
+
+def _obstacle(document: Document) -> str | None:
+    try:
+        size = len(bson.encode(document, codec_options=CODEC))
+    except _UNSTORABLE as error:
+        return str(error)[:200]
+    return f"{size:,} bytes, the server takes {MAX_DOCUMENT_BYTES:,}" if size > MAX_DOCUMENT_BYTES else None

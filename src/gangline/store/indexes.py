@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from pymongo import IndexModel
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import OperationFailure
 
 from gangline.store.connection import Connection, Document
-from gangline.store.schema import HISTORY_INDEXES, LOCK_ID, RECORD_INDEXES, Index
+from gangline.store.schema import HISTORY_INDEXES, LOCK_ID, RECORD_INDEXES, UNIQUE_IDENTIFIER, Index
 
 logger = logging.getLogger("gangline.indexes")
 
@@ -25,6 +25,13 @@ async def ensure_indexes(connection: Connection) -> None:
     """
     await _ensure(connection.records, RECORD_INDEXES)
     await _ensure(connection.history, HISTORY_INDEXES)
+
+
+async def ensure_unique_identifiers(connection: Connection) -> None:
+    """Make the index that unique identifiers rest on, once per connection: no worker may have run on this queue yet."""
+    if not connection.identifiers_are_unique:
+        await _ensure(connection.records, [UNIQUE_IDENTIFIER])
+        connection.identifiers_are_unique = True
 
 
 async def _ensure(collection: AsyncCollection[Document], indexes: Iterable[Index]) -> None:
@@ -45,8 +52,17 @@ async def _ensure(collection: AsyncCollection[Document], indexes: Iterable[Index
 
 
 async def _missing(collection: AsyncCollection[Document], indexes: Iterable[Index]) -> list[Index]:
-    present = await collection.index_information()
+    present = await _present(collection)
     return [index for index in indexes if index.name not in present]
+
+
+async def _present(collection: AsyncCollection[Document]) -> Container[str]:
+    try:
+        return await collection.index_information()
+    except OperationFailure as error:
+        if error.code != UNAUTHORIZED:
+            raise
+        return ()  # who may not even look is told so when it comes to making them
 
 
 async def has_lock_id_index(connection: Connection) -> bool:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from bson.datetime_ms import DatetimeMS
 from pymongo.errors import OperationFailure
 
 from gangline.jobs.record import JobType
+from gangline.store.codec import instant
 from gangline.store.connection import Connection, Document
 from gangline.store.eligibility import Filter
 from gangline.store.schema import DEAD
@@ -25,19 +29,24 @@ class State(StrEnum):
     DEAD = "dead"
 
 
+_DEAD_EVENT: Filter = {"type": JobType.EVENT.value, "status": DEAD}
+_ALIVE: Filter = {"maxTriesReachedAt": None, "$nor": [_DEAD_EVENT]}
+
+
 def in_state(state: State, now: datetime) -> Filter:
     """Return the filter for records that are in ``state`` at ``now``."""
+    # By `$not` and `$lte`, since what is no date is never reached: claims and recovery treat it so.
     match state:
         case State.DEAD:
-            return {"maxTriesReachedAt": {"$ne": None}}
+            return {"$or": [{"maxTriesReachedAt": {"$ne": None}}, _DEAD_EVENT]}
         case State.RUNNING:
-            return {"maxTriesReachedAt": None, "lockedUntil": {"$gt": now}}
+            return {**_ALIVE, "lockedUntil": {"$ne": None, "$not": {"$lte": now}}}
         case State.STALE:
-            return {"maxTriesReachedAt": None, "lockedUntil": {"$lte": now}}
+            return {**_ALIVE, "lockedUntil": {"$ne": None, "$lte": now}}
         case State.READY:
-            return {"maxTriesReachedAt": None, "lockedUntil": None, "nextRunAt": {"$lte": now}}
+            return {**_ALIVE, "lockedUntil": None, "nextRunAt": {"$lte": now}}
         case State.SCHEDULED:
-            return {"maxTriesReachedAt": None, "lockedUntil": None, "nextRunAt": {"$gt": now}}
+            return {**_ALIVE, "lockedUntil": None, "nextRunAt": {"$not": {"$lte": now}}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,15 +69,21 @@ class Insights:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
+    async def now(self) -> datetime:
+        """Return the server's time, by which the states are told."""
+        await self._connection.ensure_server_time()
+        return self._connection.clock.now()
+
     async def counts(self) -> list[JobCounts]:
         """Return the counts per job name and type, by name. Reads every record once."""
-        now = self._connection.clock.now()
+        now = await self.now()
         cursor = await self._connection.records.aggregate(_counting(now))
-        return [_counts(document) for document in await cursor.to_list()]
+        [facets] = await cursor.to_list()
+        return _counts(facets)
 
     async def jobs(self, *, state: State | None = None, name: str | None = None, limit: int = 50) -> list[Document]:
         """Return up to ``limit`` records with their ``state``, those that are due first in front."""
-        now = self._connection.clock.now()
+        now = await self.now()
         chosen: Filter = {} if state is None else in_state(state, now)
         if name is not None:
             chosen["jobName"] = name
@@ -77,21 +92,35 @@ class Insights:
 
     async def job(self, job_id: str) -> Document | None:
         """Return one record with its ``state``, or ``None``."""
+        now = await self.now()
         document = await self._connection.records.find_one({"_id": job_id})
-        return None if document is None else with_state(document, self._connection.clock.now())
+        return None if document is None else with_state(document, now)
 
     async def executions(self, job_id: str, *, limit: int = 20) -> list[Document]:
         """Return the last executions of a job, the newest first. Reads the history from its end."""
         found = self._connection.history.find({"jobId": job_id}).sort("_id", -1).limit(limit)
         return await found.to_list()
 
+    async def count_executions(self, name: str) -> int:
+        """Return how many executions of one job name the history holds; reads an index."""
+        return await self._connection.history.count_documents({"jobName": name})
+
+    async def executions_of(self, name: str) -> AsyncIterator[Document]:
+        """Give all executions of one job name that the history holds, the oldest first."""
+        async for execution in self._connection.history.find({"jobName": name}).sort("startedAt", 1):
+            yield execution
+
     async def write_conflicts(self) -> int | None:
-        """Return how many write conflicts the server has counted since its start; ``None`` without the right to ask."""
+        """Return how many write conflicts the server has counted since its start.
+
+        ``None`` without the right to ask, and from a router or another server that does not count them.
+        """
         try:
             status: Document = await self._connection.records.database.command("serverStatus")
         except OperationFailure:
             return None
-        return int(status["metrics"]["operation"]["writeConflicts"])
+        conflicts = status.get("metrics", {}).get("operation", {}).get("writeConflicts")
+        return None if conflicts is None else int(conflicts)
 
 
 def with_state(document: Document, now: datetime) -> Document:
@@ -100,50 +129,54 @@ def with_state(document: Document, now: datetime) -> Document:
 
 
 def state_of(document: Document, now: datetime) -> State:
-    """Return the state of a record at ``now``."""
-    if document.get("maxTriesReachedAt") is not None or _is_dead_event(document):
+    """Return the state of a record at ``now``; the same as :func:`in_state` finds it in."""
+    if _has(document, "maxTriesReachedAt") or _is_dead_event(document):
         return State.DEAD
-    locked_until = document.get("lockedUntil")
-    if locked_until is not None:
-        return State.RUNNING if _after(locked_until, now) else State.STALE
-    return State.SCHEDULED if _after(document.get("nextRunAt"), now) else State.READY
+    if _has(document, "lockedUntil"):
+        return State.STALE if _reached(document, "lockedUntil", now) else State.RUNNING
+    return State.READY if _reached(document, "nextRunAt", now) else State.SCHEDULED
 
 
 def _is_dead_event(document: Document) -> bool:
-    return document.get("status") == DEAD and document.get("type") == JobType.EVENT
+    return all(value in _values(document, field) for field, value in _DEAD_EVENT.items())
 
 
-def _after(value: Any, now: datetime) -> bool:
-    return not isinstance(value, datetime) or value > now
+def _has(document: Document, field: str) -> bool:
+    return None not in _values(document, field)
+
+
+def _reached(document: Document, field: str, now: datetime) -> bool:
+    dates = (value for value in _values(document, field) if isinstance(value, datetime | DatetimeMS))
+    return any(instant(date) <= now for date in dates)
+
+
+def _values(document: Document, field: str) -> list[Any]:
+    """What a filter on ``field`` looks at: a foreign program's array counts by its elements too."""
+    value = document.get(field)
+    return [value, *value] if isinstance(value, list) else [value]
 
 
 def _counting(now: datetime) -> list[Document]:
-    dead = {"$gt": ["$maxTriesReachedAt", None]}
-    locked = {"$gt": ["$lockedUntil", None]}
-    state = {
-        "$switch": {
-            "branches": [
-                {"case": dead, "then": State.DEAD.value},
-                {"case": {"$and": [locked, {"$gt": ["$lockedUntil", now]}]}, "then": State.RUNNING.value},
-                {"case": locked, "then": State.STALE.value},
-                {"case": {"$gt": ["$nextRunAt", now]}, "then": State.SCHEDULED.value},
-            ],
-            "default": State.READY.value,
+    by_job = {
+        "$group": {
+            "_id": {"name": "$jobName", "type": "$type"},
+            "count": {"$sum": 1},
+            "oldest": {"$min": "$nextRunAt"},
         }
     }
+    fields = ("jobName", "type", "nextRunAt", "lockedUntil", "status", "maxTriesReachedAt")
     return [
-        {"$project": {"jobName": 1, "type": 1, "nextRunAt": 1, "state": state}},
-        {
-            "$group": {
-                "_id": {"name": "$jobName", "type": "$type"},
-                **{name.value: {"$sum": {"$cond": [{"$eq": ["$state", name.value]}, 1, 0]}} for name in State},
-                "oldest_due": {"$min": {"$cond": [{"$eq": ["$state", State.READY.value]}, "$nextRunAt", None]}},
-            }
-        },
-        {"$sort": {"_id.name": 1, "_id.type": 1}},
+        {"$project": dict.fromkeys(fields, 1)},
+        {"$facet": {state.value: [{"$match": in_state(state, now)}, by_job] for state in State}},
     ]
 
 
-def _counts(document: Document) -> JobCounts:
-    key = document.pop("_id")
-    return JobCounts(name=str(key.get("name")), type=str(key.get("type")), **document)
+def _counts(facets: Document) -> list[JobCounts]:
+    rows: defaultdict[tuple[str, str], Document] = defaultdict(dict)
+    for state, groups in facets.items():
+        for group in groups:
+            row = rows[str(group["_id"].get("name")), str(group["_id"].get("type"))]
+            row[state] = row.get(state, 0) + group["count"]
+            if state == State.READY and isinstance(group["oldest"], datetime):
+                row["oldest_due"] = group["oldest"]
+    return [JobCounts(name=name, type=kind, **row) for (name, kind), row in sorted(rows.items())]

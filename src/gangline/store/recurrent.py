@@ -33,7 +33,7 @@ class RecurrentRecords:
         stored = await self._records.find_one(_record_of(job.name), {"schedule": 1})
         if stored is None:
             await self._insert(job, rule)
-        elif "schedule" not in stored:
+        elif stored.get("schedule") is None:
             await self._adopt(job, rule)
         elif _rule_of(stored) != rule.text:
             await self._follow(job, rule, _rule_of(stored))

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from bson.datetime_ms import DatetimeMS
+
 from gangline.store.claims.protocol import Records
 from gangline.store.codec import BEGIN_OF_TIME, instant
 from gangline.store.connection import Document
@@ -74,7 +76,14 @@ def _expired(names: Sequence[str], now: datetime) -> list[dict[str, Any]]:
 
 
 def _read(documents: list[Document], now: datetime) -> Survey:
-    waiting = [document for document in documents if "partition" in document]
+    locked = any("lockedUntil" in document for document in documents)
+    waiting = [document for document in documents if _is_waiting(document)]
     due = {document["_id"]: int(document["partition"]) for document in waiting if instant(document["nextRunAt"]) <= now}
     later = [instant(document["nextRunAt"]) for document in waiting if document["_id"] not in due]
-    return Survey(due=due, expired=len(waiting) < len(documents), next_due_at=min(later, default=None))
+    return Survey(due=due, expired=locked, next_due_at=min(later, default=None))
+
+
+def _is_waiting(document: Document) -> bool:
+    # A foreign program's array matches like its elements; it must not end the loop that looks.
+    dated = isinstance(document.get("nextRunAt"), datetime | DatetimeMS)
+    return dated and isinstance(document.get("partition"), int | float)

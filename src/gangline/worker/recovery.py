@@ -56,23 +56,31 @@ class Recovery:
             len(taken.records),
             extra={"event": "taken_over", "job_ids": [record.id for record in taken.records]},
         )
+        told = await self._tell_lost(taken)
+        return [record for record in taken.records if not await self._is_finished(record, taken, told)]
+
+    async def _tell_lost(self, taken: TakenOver) -> set[str]:
+        """Write the history of the lost executions; return the lock ids of those that had written it themselves."""
         try:
-            return await self._without_finished(taken)
+            return await self._history.write_lost(taken.left.values(), by=self._worker, now=self._clock.now())
         except StoreError as error:
             # The records are ours; that the history of others could not be written is no reason not to run them.
             logger.warning("the history of lost executions could not be written: %s", error)
-            return list(taken.records)
+            return set()
 
-    async def _without_finished(self, taken: TakenOver) -> list[ClaimedRecord]:
-        told = await self._history.write_lost(taken.left.values(), by=self._worker, now=self._clock.now())
-        remaining = []
-        for record in taken.records:
-            lost = taken.left[record.id].get("lockId")
-            if lost in told and await self._history.accept_success(str(lost), by=record.lease):
-                await self._finish(record)
-            else:
-                remaining.append(record)
-        return remaining
+    async def _is_finished(self, record: ClaimedRecord, taken: TakenOver, told: set[str]) -> bool:
+        """Whether the lost execution had finished the job; if so its record is settled."""
+        lost = taken.left[record.id].get("lockId")
+        if lost not in told:
+            return False
+        try:
+            accepted = await self._history.accept_success(lost, by=record.lease)
+        except StoreError as error:
+            logger.warning("it is not known whether job %s was finished; it runs again: %s", record.id, error)
+            return False
+        if accepted:
+            await self._finish(record)
+        return accepted
 
     async def _finish(self, record: ClaimedRecord) -> None:
         now = self._clock.now()
@@ -80,4 +88,8 @@ class Recovery:
         execution = Execution(
             record=record, outcome=decision.outcome, started_at=now, ended_at=now, worker=self._worker
         )
-        await self._settler.settle_records([Settlement(execution, decision.fate, doubtful=True)])
+        try:
+            await self._settler.settle_records([Settlement(execution, decision.fate, doubtful=True)])
+        except StoreError as error:
+            # The record may be gone already: to run it now could be a run without a record.
+            logger.warning("job %s is finished, but its record could not be settled: %s", record.id, error)

@@ -65,7 +65,8 @@ async def take(
     """Claim those of ``ids`` that are still ``eligible``, and return them in the order of ``ids``."""
     token = new_token()
     tokens = [f"{token}-{position}" for position in range(len(ids))]
-    position = {"$toString": {"$indexOfArray": [list(ids), "$_id"]}}
+    # Literal: an id of another program's may look like the path of a field.
+    position = {"$toString": {"$indexOfArray": [{"$literal": list(ids)}, "$_id"]}}
     update = stamp({"$concat": [f"{token}-", position]}, leases, worker, was_stale=was_stale)
     try:
         result = await records.update_many({**eligible, "_id": {"$in": list(ids)}}, update, hint="_id_")

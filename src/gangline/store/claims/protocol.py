@@ -92,9 +92,11 @@ def new_token() -> str:
 def stamp(lock_id: Any, leases: LeaseLengths, worker: str, *, was_stale: bool) -> list[dict[str, Any]]:
     """Return the update pipeline of a claim. ``lock_id`` is the token, or an expression that gives it.
 
-    The lease ends by the server's own clock, and ``tries`` counts whatever stood there before.
+    The lease ends by the server's own clock, and ``tries`` counts on from whatever stood there before: what is no
+    whole number of claims, such as a text or NaN, was none.
     """
-    tries = {"$cond": [{"$isNumber": "$tries"}, "$tries", 0]}
+    number = {"$cond": [{"$isNumber": "$tries"}, "$tries", 0]}
+    tries = {"$convert": {"input": number, "to": "int", "onError": 0}}
     fields = {
         "lockId": lock_id,
         "lockedUntil": {"$add": ["$$NOW", _lease_milliseconds(leases)]},
