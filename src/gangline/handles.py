@@ -25,16 +25,16 @@ class EventJob(Generic[Direct, Params, Result_co]):
     """An event job. Calling it runs the function here and now, as if it had never been decorated."""
 
     def __init__(self, function: Callable[Direct, Result_co], definition: JobDefinition, enqueue: Enqueue) -> None:
-        functools.update_wrapper(self, function)
+        functools.update_wrapper(self, function, updated=())
         self.definition = definition
         self._function = function
         self._enqueue = enqueue
 
-    def __call__(self, *args: Direct.args, **kwargs: Direct.kwargs) -> Result_co:
+    def __call__(self, /, *args: Direct.args, **kwargs: Direct.kwargs) -> Result_co:
         """Call the function itself."""
         return self._function(*args, **kwargs)
 
-    async def schedule(self, *args: Params.args, **kwargs: Params.kwargs) -> Scheduled:
+    async def schedule(self, /, *args: Params.args, **kwargs: Params.kwargs) -> Scheduled:
         """Schedule a run with these arguments, as soon as a worker is free.
 
         Raises:
@@ -43,7 +43,7 @@ class EventJob(Generic[Direct, Params, Result_co]):
         """
         return await self._enqueue(self.call(*args, **kwargs))
 
-    def call(self, *args: Params.args, **kwargs: Params.kwargs) -> JobCall:
+    def call(self, /, *args: Params.args, **kwargs: Params.kwargs) -> JobCall:
         """Return the job with these arguments, for :meth:`Gangline.schedule_many`."""
         return self.options().call(*args, **kwargs)
 
@@ -69,7 +69,7 @@ class JobWithOptions(Generic[Params]):
         self._template = JobCall.checked(definition.name, dict, options, priority=definition.priority)
         self._enqueue = enqueue
 
-    async def schedule(self, *args: Params.args, **kwargs: Params.kwargs) -> Scheduled:
+    async def schedule(self, /, *args: Params.args, **kwargs: Params.kwargs) -> Scheduled:
         """Schedule a run with these arguments and the options.
 
         Raises:
@@ -79,7 +79,7 @@ class JobWithOptions(Generic[Params]):
         """
         return await self._enqueue(self.call(*args, **kwargs))
 
-    def call(self, *args: Params.args, **kwargs: Params.kwargs) -> JobCall:
+    def call(self, /, *args: Params.args, **kwargs: Params.kwargs) -> JobCall:
         """Return the job with these arguments and the options, for :meth:`Gangline.schedule_many`."""
         params = functools.partial(self._definition.params.encode_call, args, kwargs)
         return dataclasses.replace(self._template, params=params)
@@ -89,11 +89,11 @@ class RecurrentJob(Generic[Direct, Result_co]):
     """A recurrent job. Calling it runs the function here and now."""
 
     def __init__(self, function: Callable[Direct, Result_co], definition: JobDefinition) -> None:
-        functools.update_wrapper(self, function)
+        functools.update_wrapper(self, function, updated=())
         self.definition = definition
         self._function = function
 
-    def __call__(self, *args: Direct.args, **kwargs: Direct.kwargs) -> Result_co:
+    def __call__(self, /, *args: Direct.args, **kwargs: Direct.kwargs) -> Result_co:
         """Call the function itself."""
         return self._function(*args, **kwargs)
 

@@ -86,7 +86,8 @@ def describe(length: timedelta) -> str:
     '1h30m'
     """
     rest, text = length, ""
-    for unit in ("w", "d", "h", "m", "s", "ms"):
+    for unit in ("w", "d", "h", "m", "s"):
         count, rest = divmod(rest, _UNITS[unit])
         text += f"{count}{unit}" if count else ""
+    text += f"{rest / _UNITS['ms']:g}ms" if rest else ""
     return text or "0s"

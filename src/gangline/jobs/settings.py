@@ -60,9 +60,13 @@ def priority(value: Any) -> float:
 
 def job_name(value: Any) -> str:
     """Return ``value`` if it can name a job, or raise :class:`ConfigurationError`."""
-    if not isinstance(value, str) or not value.strip() or "\0" in value:
+    if not isinstance(value, str) or not value.strip() or "\0" in value or not _is_unicode(value):
         raise ConfigurationError("name", f"{value!r} cannot name a job", "Give a text that is not empty")
     return value
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def collection_prefix(value: Any) -> str:
@@ -78,7 +82,7 @@ def known(options: Iterable[str], allowed: Iterable[str], *, of: str) -> None:
     names = sorted(allowed)
     for option in options:
         if option not in names:
-            near = difflib.get_close_matches(option, names, n=1)
+            near = difflib.get_close_matches(option, names, n=1, cutoff=0.7)
             remedy = f"Did you mean {near[0]!r}?" if near else f"Known are: {', '.join(names)}"
             raise ConfigurationError(option, f"unknown option of {of}", remedy)
 
@@ -142,9 +146,7 @@ class WorkerSettings:
             lease=duration("lease", options.get("lease", default.lease), at_least=MIN_LEASE, at_most=A_CENTURY),
             renew=truth("renew", options.get("renew", default.renew)),
             grace=duration("grace", options.get("grace", default.grace), at_most=A_CENTURY),
-            keep_history=duration(
-                "keep_history", options.get("keep_history", default.keep_history), at_most=A_CENTURY
-            ),
+            keep_history=duration("keep_history", options.get("keep_history", default.keep_history), at_most=A_CENTURY),
             claim=_claim_mode(options.get("claim", default.claim)),
             max_batch=whole_number("max_batch", options.get("max_batch", default.max_batch), at_most=1_000),
         )

@@ -22,7 +22,7 @@ from pymongo.uri_parser import parse_uri
 from gangline.jobs.errors import ConfigurationError
 from gangline.store.capabilities import Capabilities, capabilities_of
 from gangline.store.clock import ServerClock
-from gangline.store.schema import HISTORY, RECORDS
+from gangline.store.schema import HISTORY, RECORDS, WORKERS
 
 Document = dict[str, Any]
 
@@ -74,6 +74,11 @@ class Address:
         """The name of the collection of executions."""
         return self.prefix + HISTORY
 
+    @property
+    def workers(self) -> str:
+        """The name of the collection of workers, which is Gangline's own."""
+        return self.prefix + WORKERS
+
 
 class Connection:
     """An asynchronous connection. It belongs to the event loop it is first used in; :meth:`close` ends it."""
@@ -91,6 +96,7 @@ class Connection:
         )
         self.records: AsyncCollection[Document] = database.get_collection(address.records)
         self.history: AsyncCollection[Document] = database.get_collection(address.history)
+        self.workers: AsyncCollection[Document] = database.get_collection(address.workers)
 
     async def capabilities(self) -> Capabilities:
         """Ask the server what it can do, and take its time.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from enum import Enum
 from typing import Any
 
+from gangline.jobs.hint import Shape
 from gangline.store.schema import DEAD, FREE, READY_BY_NAME, READY_BY_PRIORITY, Index
 
 Filter = dict[str, Any]
@@ -19,16 +19,7 @@ _DOCUMENT = {"$type": "object"}
 MAX_SORTED_NAMES = 200  # an $in over more in front of the sort makes the planner sort in memory (seen on 6.0.5)
 
 
-class Shape(Enum):
-    """The two ways to reach the next record; the value is the index that the claim is hinted to."""
-
-    BY_NAME = READY_BY_NAME
-    BY_PRIORITY = READY_BY_PRIORITY
-
-    @property
-    def index(self) -> Index:
-        """The index of this shape."""
-        return self.value
+INDEX_OF: Mapping[Shape, Index] = {Shape.BY_NAME: READY_BY_NAME, Shape.BY_PRIORITY: READY_BY_PRIORITY}
 
 
 def free(names: Sequence[str], now: datetime) -> Filter:

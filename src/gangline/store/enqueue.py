@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -25,6 +26,8 @@ from gangline.store.indexes import ensure_unique_identifiers
 from gangline.store.schema import DEAD
 
 _MAX_ROUNDS = 10
+_PORTION = 1_000  # jobs in one insert
+_BREATH = 100  # jobs encoded, in about two milliseconds, before others on the event loop have their turn
 # A claim adds its lease to the record and a failure its trace, of 20,000 characters at most: a record at the server's
 # very limit could be stored but never claimed, and would fail every claim of its partition.
 _MAX_RECORD_BYTES = MAX_DOCUMENT_BYTES - 128 * 1024
@@ -60,22 +63,42 @@ class Enqueuer:
         outcomes: dict[int, Scheduled] = {}
         if any(call.unique is not None for call in calls):
             await ensure_unique_identifiers(self._connection)
-        items = list(self._encode(calls, outcomes))
+        now = self._connection.clock.now()
+        storing: asyncio.Task[None] | None = None
+        try:
+            # One portion is encoded while the server stores the one before.
+            for start in range(0, len(calls), _PORTION):
+                items = await self._encode(range(start, min(start + _PORTION, len(calls))), calls, now, outcomes)
+                if storing is not None:
+                    await storing
+                storing = asyncio.create_task(self._store(items, outcomes))
+            if storing is not None:
+                await storing
+        finally:
+            if storing is not None:
+                storing.cancel()
+        return [outcomes[place] for place in range(len(calls))]
+
+    async def _encode(
+        self, places: range, calls: Sequence[JobCall], now: datetime, outcomes: dict[int, Scheduled]
+    ) -> list[_Item]:
+        items = []
+        for place in places:
+            if place % _BREATH == _BREATH - 1:
+                await asyncio.sleep(0)
+            try:
+                items.append(_encode(place, calls[place], self._partitions, now))
+            except SchedulingError as error:
+                outcomes[place] = _refused(error)
+        return items
+
+    async def _store(self, items: list[_Item], outcomes: dict[int, Scheduled]) -> None:
         for _ in range(_MAX_ROUNDS):
             if not items:
-                break
+                return
             items = await self._insert(items, outcomes)
         for item in items:  # the holder of the identifier came and went each time
             outcomes[item.place] = _refused(SchedulingError(f"{item.call.unique!r} kept changing hands; try again"))
-        return [outcomes[place] for place in range(len(calls))]
-
-    def _encode(self, calls: Sequence[JobCall], outcomes: dict[int, Scheduled]) -> Iterable[_Item]:
-        now = self._connection.clock.now()
-        for place, call in enumerate(calls):
-            try:
-                yield _encode(place, call, self._partitions, now)
-            except SchedulingError as error:
-                outcomes[place] = _refused(error)
 
     async def _insert(self, items: list[_Item], outcomes: dict[int, Scheduled]) -> list[_Item]:
         """Insert ``items``; return those that should be tried again."""

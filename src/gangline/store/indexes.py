@@ -10,7 +10,7 @@ from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import OperationFailure
 
 from gangline.store.connection import Connection, Document
-from gangline.store.schema import HISTORY_INDEXES, LOCK_ID, RECORD_INDEXES, UNIQUE_IDENTIFIER, Index
+from gangline.store.schema import HISTORY_INDEXES, LOCK_ID, RECORD_INDEXES, UNIQUE_IDENTIFIER, WORKER_INDEXES, Index
 
 logger = logging.getLogger("gangline.indexes")
 
@@ -25,6 +25,7 @@ async def ensure_indexes(connection: Connection) -> None:
     """
     await _ensure(connection.records, RECORD_INDEXES)
     await _ensure(connection.history, HISTORY_INDEXES)
+    await _ensure(connection.workers, WORKER_INDEXES)
 
 
 async def ensure_unique_identifiers(connection: Connection) -> None:

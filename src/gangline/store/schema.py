@@ -13,6 +13,7 @@ from typing import Any
 
 RECORDS = "records"
 HISTORY = "history"
+WORKERS = "workers"
 DEFAULT_PREFIX = "gangline."
 
 DEAD = "maxTriesReached"
@@ -94,3 +95,5 @@ HISTORY_INDEXES = (
     Index(name="executionId_1", keys=(("executionId", 1),)),
     Index(name="expiresAt_1", keys=(("expiresAt", 1),), expire_after=0),
 )
+
+WORKER_INDEXES = (Index(name="seenAt_1", keys=(("seenAt", 1),), expire_after=180),)

@@ -13,6 +13,7 @@ from gangline.store.claims.protocol import Records
 from gangline.store.codec import BEGIN_OF_TIME, instant
 from gangline.store.connection import Document
 from gangline.store.eligibility import MAX_SORTED_NAMES, expired, free
+from gangline.store.reconcile import Misplaced, in_range
 from gangline.store.schema import DUE
 
 _LIMIT = 16
@@ -27,11 +28,13 @@ class Survey:
         due: by record id the partition of the records that have waited longest; bounded, so there may be more.
         expired: whether there is a lease to take over.
         next_due_at: when the next waiting record becomes due; only known if none is due now.
+        misplaced: records among them that no claim would ask for, because their partition is missing or out of range.
     """
 
     due: dict[Any, int]
     expired: bool
     next_due_at: datetime | None
+    misplaced: Sequence[Misplaced] = ()
 
 
 async def survey(records: Records, names: Sequence[str], partitions: int, *, now: datetime) -> Survey:
@@ -40,13 +43,13 @@ async def survey(records: Records, names: Sequence[str], partitions: int, *, now
     Raises:
         pymongo.errors.PyMongoError: the server could not be asked.
     """
-    cursor = await records.aggregate(_pipeline(records.name, names, partitions, now), hint=DUE.name)
-    return _read(await cursor.to_list(), now)
+    cursor = await records.aggregate(_pipeline(records.name, names, now), hint=DUE.name)
+    return _read(await cursor.to_list(), partitions, now)
 
 
-def _pipeline(collection: str, names: Sequence[str], partitions: int, now: datetime) -> list[dict[str, Any]]:
+def _pipeline(collection: str, names: Sequence[str], now: datetime) -> list[dict[str, Any]]:
     chunks = [names[start : start + MAX_SORTED_NAMES] for start in range(0, len(names), MAX_SORTED_NAMES)]
-    first, *others = [_waiting(chunk, partitions, now) for chunk in chunks]
+    first, *others = [_waiting(chunk, now) for chunk in chunks]
     return [*first, *(_union(collection, part) for part in [*others, _expired(names, now)])]
 
 
@@ -54,15 +57,14 @@ def _union(collection: str, pipeline: list[dict[str, Any]]) -> dict[str, Any]:
     return {"$unionWith": {"coll": collection, "pipeline": pipeline}}
 
 
-def _waiting(names: Sequence[str], partitions: int, now: datetime) -> list[dict[str, Any]]:
+def _waiting(names: Sequence[str], now: datetime) -> list[dict[str, Any]]:
     # What is not due yet belongs to it: the first such record tells when to wake. The lower bound leaves out what is
-    # no date. `partition` is matched exactly as claims match it, so that nothing is reported which none can take.
-    waiting = {**free(names, now), "nextRunAt": {"$gte": _FIRST_DATE}, "partition": {"$in": list(range(partitions))}}
+    # no date.
     return [
-        {"$match": waiting},
+        {"$match": {**free(names, now), "nextRunAt": {"$gte": _FIRST_DATE}}},
         {"$sort": {"nextRunAt": 1}},
         {"$limit": _LIMIT},
-        {"$project": {"nextRunAt": 1, "partition": 1}},
+        {"$project": {"nextRunAt": 1, "partition": 1, "createdAt": 1}},
     ]
 
 
@@ -75,15 +77,15 @@ def _expired(names: Sequence[str], now: datetime) -> list[dict[str, Any]]:
     ]
 
 
-def _read(documents: list[Document], now: datetime) -> Survey:
-    locked = any("lockedUntil" in document for document in documents)
-    waiting = [document for document in documents if _is_waiting(document)]
-    due = {document["_id"]: int(document["partition"]) for document in waiting if instant(document["nextRunAt"]) <= now}
-    later = [instant(document["nextRunAt"]) for document in waiting if document["_id"] not in due]
-    return Survey(due=due, expired=locked, next_due_at=min(later, default=None))
-
-
-def _is_waiting(document: Document) -> bool:
-    # A foreign program's array matches like its elements; it must not end the loop that looks.
-    dated = isinstance(document.get("nextRunAt"), datetime | DatetimeMS)
-    return dated and isinstance(document.get("partition"), int | float)
+def _read(documents: list[Document], partitions: int, now: datetime) -> Survey:
+    # A foreign program's array of dates matches like its elements; it must not end the loop that looks.
+    dated = [document for document in documents if isinstance(document.get("nextRunAt"), datetime | DatetimeMS)]
+    placed = [document for document in dated if in_range(document.get("partition"), partitions)]
+    due = {document["_id"]: int(document["partition"]) for document in placed if instant(document["nextRunAt"]) <= now}
+    later = [instant(document["nextRunAt"]) for document in placed if document["_id"] not in due]
+    return Survey(
+        due=due,
+        expired=any("lockedUntil" in document for document in documents),
+        next_due_at=min(later, default=None),
+        misplaced=[Misplaced.of(document) for document in dated if document not in placed],
+    )

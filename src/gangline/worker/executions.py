@@ -125,7 +125,8 @@ class Executions:
         await self._wait_for_all(UNWIND_SECONDS, None)
         for live in list(self._live):
             if live.in_handler:
-                self._aside(self._hand_back(live))
+                self._hand_back(live)
+        await self._wait_for_all(UNWIND_SECONDS, None)  # in a hurry too: what is handed back must be written
         await self._wait_for_all(self._longest_lease(), hurry)
 
     async def abandon(self) -> None:
@@ -152,14 +153,18 @@ class Executions:
         for wait in waits:
             wait.cancel()
 
-    async def _hand_back(self, live: _Live) -> None:
+    def _hand_back(self, live: _Live) -> None:
         """Hand back the record of a handler that does not listen; it goes on without the right to write."""
         self._keeper.let_go(live.held)
         live.in_handler = False
         live.given_up = live.held.lost = True
-        await self._settle(live, Run(Interrupted()))
+        self._aside(self._settle(live, Run(Interrupted())))
 
     async def _run(self, live: _Live) -> None:
+        if time.monotonic() >= live.held.deadline:
+            live.held.lose()  # the claim's answer took longer than its lease: another execution may run by now
+            self._end_without_run(live)
+            return
         try:
             run = await self._executor.run(live.job, live.context)
         except asyncio.CancelledError:
@@ -188,7 +193,14 @@ class Executions:
         elif isinstance(decision.fate, Bury) and not isinstance(run.ending, Unfit):
             await self._executor.tell_dead(live.job, live.context, run.error)
 
+    def _end_without_run(self, live: _Live) -> None:
+        live.in_handler = False
+        self._keeper.let_go(live.held)
+        self._live.discard(live)
+
     def _lost(self, live: _Live) -> None:
+        if not live.in_handler:
+            return  # it began to settle while the keeper's word was on its way: that write tells
         # The slot frees now: the record is another execution's, and this handler may run for long yet.
         live.slot.release()
         self._aside(self._write_stale(live))

@@ -145,6 +145,8 @@ class LeaseKeeper:
         """Let ``held`` end ``by`` from now at the earliest."""
         done: Future[None] = Future()
         with self._changed:
+            if self._stopping:
+                raise LeaseLost(f"job {held.lease.record_id}: its worker has stopped")
             self._extensions.append(_Extension(held, by, done))
             self._changed.notify()
         return done
@@ -156,7 +158,8 @@ class LeaseKeeper:
             due = [held for held in self._held.values() if held.due <= self._monotonic()]
         for extension in extensions:
             self._extend(renewals, extension)
-        self._end([held for held in due if not held.renew])
+        now = self._monotonic()  # an extension may just have moved the end of one that was due
+        self._end([held for held in due if not held.renew and held.due <= now])
         if self._monotonic() >= self._not_before:
             self._renew(renewals, [held for held in due if held.renew])
         self._check_loop()
@@ -165,9 +168,23 @@ class LeaseKeeper:
         renewals = self._connect()
         try:
             while self._wait():
-                self.run_once(renewals)
+                self._pass(renewals)
         finally:
             renewals.close()
+            self._refuse_extensions()
+
+    def _pass(self, renewals: Renewals) -> None:
+        try:
+            self.run_once(renewals)
+        except Exception:  # without this thread every lease of the worker would end
+            self._not_before = self._monotonic() + RETRY_AFTER_ERROR
+            logger.exception("leases could not be renewed", extra={"event": "renewal_failed"})
+
+    def _refuse_extensions(self) -> None:
+        with self._changed:
+            extensions, self._extensions = self._extensions, []
+        for extension in extensions:
+            extension.done.set_exception(LeaseLost(f"job {extension.held.lease.record_id}: its worker has stopped"))
 
     def _wait(self) -> bool:
         with self._changed:
@@ -201,6 +218,8 @@ class LeaseKeeper:
         self._end([held for held in group if held.lease.lock_id in lost])
 
     def _extend(self, renewals: Renewals, extension: _Extension) -> None:
+        if not extension.done.set_running_or_notify_cancel():
+            return  # the handler was cancelled while it waited
         sent = self._monotonic()
         held = extension.held
         try:

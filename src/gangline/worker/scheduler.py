@@ -17,11 +17,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
+from gangline.jobs.hint import Shape
 from gangline.jobs.partitions import PartitionWalk
 from gangline.jobs.record import ClaimedRecord
 from gangline.store.claims.protocol import ClaimProtocol, ClaimRequest, LeaseLengths
-from gangline.store.eligibility import MAX_SORTED_NAMES, Shape
+from gangline.store.eligibility import MAX_SORTED_NAMES
 from gangline.store.errors import StoreError
+from gangline.store.reconcile import Misplaced
 from gangline.store.survey import Survey
 from gangline.worker.backoff import Backoff
 from gangline.worker.slots import Room
@@ -37,6 +39,9 @@ class Queue(Protocol):
 
     async def take_over(self, names: Sequence[str], limit: int) -> Sequence[ClaimedRecord]:
         """Claim records whose lease expired."""
+
+    async def repair(self, misplaced: Sequence[Misplaced]) -> None:
+        """Give records outside the range a partition in it."""
 
     def now(self) -> datetime:
         """Return the server's time."""
@@ -64,18 +69,25 @@ class Scheduler:
         room: Callable[[], Room],
         start: Callable[[ClaimedRecord, float], None],
         rng: random.Random,
+        *,
+        preferred: Callable[[], Shape] = lambda: Shape.BY_NAME,
     ) -> None:
-        """``start`` gets a record and the monotonic instant before its claim was sent."""
+        """``start`` gets a record and the monotonic instant before its claim was sent.
+
+        ``preferred`` tells the shape that this worker's workload favours.
+        """
         self._settings = settings
         self._protocol = protocol
         self._queue = queue
         self._room = room
         self._start = start
         self._random = rng
+        self._preferred = preferred
         self._walk = PartitionWalk(settings.partitions, rng)
         self._targets: list[int] = []
         self._due: dict[Any, int] = {}
         self._in_vain: set[Any] = set()
+        self._repaired: set[Any] = set()
         self._look = True
         self._next_look = 0.0
         self._wake = asyncio.Event()
@@ -120,6 +132,8 @@ class Scheduler:
         self._next_look = time.monotonic() + self._poll()
         if view.expired and await self._take_over(room):
             return 0.0  # and look again: there may be more
+        if await self._repair(view.misplaced):
+            return 0.0  # and look again: they can be claimed now
         self._in_vain &= view.due.keys()
         due = {record: partition for record, partition in view.due.items() if record not in self._in_vain}
         self._due, self._targets = due, list(set(due.values()))
@@ -128,7 +142,17 @@ class Scheduler:
         if due:
             return 0.0
         self._in_vain.clear()
+        self._repaired.clear()
         return self._until(view.next_due_at)
+
+    async def _repair(self, misplaced: Sequence[Misplaced]) -> bool:
+        # Once between two sleeps: what cannot be repaired must not keep the loop spinning.
+        new = [item for item in misplaced if item.id not in self._repaired]
+        if new:
+            await self._queue.repair(new)
+            self._repaired.update(item.id for item in new)
+            self._look = True
+        return bool(new)
 
     async def _take_over(self, room: Room) -> bool:
         limit = min([room.limit, self._settings.max_batch, *room.caps.values()])
@@ -172,7 +196,7 @@ class Scheduler:
 
     def _shape(self, room: Room) -> Shape:
         # By priority a claim walks over the records of every name it may not take, so all names must have room.
-        return Shape.BY_PRIORITY if room.complete and len(room.names) > MAX_SORTED_NAMES else Shape.BY_NAME
+        return self._preferred() if room.complete else Shape.BY_NAME
 
     def _poll(self) -> float:
         # Workers that were woken together drift apart; never by more than a user would notice.

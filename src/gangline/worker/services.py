@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from importlib.metadata import version
 from random import Random
 
 from gangline.jobs.definition import JobDefinition
+from gangline.jobs.hint import Sample, Shape
 from gangline.jobs.record import ClaimedRecord
 from gangline.jobs.settings import WorkerSettings
 from gangline.store.claims.expired import ExpiredLeases
 from gangline.store.claims.protocol import ClaimProtocol, LeaseLengths
 from gangline.store.connection import Connection
+from gangline.store.eligibility import MAX_SORTED_NAMES
 from gangline.store.history import History
 from gangline.store.leases import LeaseRenewals
+from gangline.store.probe import probe
+from gangline.store.reconcile import Misplaced, find_misplaced, repair
+from gangline.store.registry import Registry, WorkerEntry
 from gangline.store.settle import Settler
 from gangline.store.survey import Survey, survey
 from gangline.worker.executions import Executions
 from gangline.worker.executor import Executor
+from gangline.worker.hint_prober import HintProber
 from gangline.worker.lease_keeper import LeaseKeeper
+from gangline.worker.presence import Presence
+from gangline.worker.reconciler import Reconciler
 from gangline.worker.recovery import Recovery
 from gangline.worker.scheduler import Acquisition, Scheduler
 from gangline.worker.settling import SettleQueue
@@ -29,90 +41,178 @@ from gangline.worker.threads import HandlerThreads
 LAST_STEP_SECONDS = 5.0  # for the acquisition step that is under way when the worker stops
 
 
+@dataclass(frozen=True, kw_only=True)
+class Blueprint:
+    """What a worker is made of."""
+
+    worker: str
+    connection: Connection
+    jobs: Mapping[str, JobDefinition]
+    settings: WorkerSettings
+    protocol: ClaimProtocol
+    partitions: int
+    rng: Random
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names of the jobs."""
+        return sorted(self.jobs)
+
+    @property
+    def leases(self) -> LeaseLengths:
+        """How long claims last."""
+        own = {name: job.lease for name, job in self.jobs.items() if job.lease is not None}
+        return LeaseLengths(default=self.settings.lease, by_name=own)
+
+
 class Services:
     """Everything that runs while a worker runs."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        jobs: Mapping[str, JobDefinition],
-        settings: WorkerSettings,
-        protocol: ClaimProtocol,
-        partitions: int,
-        worker: str,
-        rng: Random,
-    ) -> None:
-        leases = _lease_lengths(jobs, settings)
-        history = History(connection.history, settings.keep_history)
-        settler = Settler(connection.records, history)
-        slots = Slots(settings.concurrency, list(jobs.values()), freed=lambda: self.scheduler.wake())
-        recovery = Recovery(ExpiredLeases(connection.records), history, settler, connection.clock, jobs, leases, worker)
+    def __init__(self, plan: Blueprint) -> None:
+        history = History(plan.connection.history, plan.settings.keep_history)
+        settler = Settler(plan.connection.records, history)
+        slots = Slots(plan.settings.concurrency, list(plan.jobs.values()), freed=lambda: self.scheduler.wake())
         self.threads = HandlerThreads()
-        self.keeper = LeaseKeeper(lambda: LeaseRenewals(connection.address))
-        self.settling = SettleQueue(settler, rng)
+        self.keeper = LeaseKeeper(lambda: LeaseRenewals(plan.connection.address))
+        self.settling = SettleQueue(settler, plan.rng)
         self.executions = Executions(
-            jobs,
-            settings,
+            plan.jobs,
+            plan.settings,
             slots=slots,
             executor=Executor(self.threads),
             keeper=self.keeper,
             settling=self.settling,
             history=history,
-            clock=connection.clock,
-            worker=worker,
-            rng=rng,
+            clock=plan.connection.clock,
+            worker=plan.worker,
+            rng=plan.rng,
         )
+        self.prober = _prober(plan, lambda: self.presence.changed())
+        self.presence = _presence(plan, self.prober)
+        self.reconciler = _reconciler(plan)
+        queue = _Queue(plan, _recovery(plan, history, settler), self.reconciler)
         self.scheduler = Scheduler(
-            Acquisition(
-                partitions=partitions,
-                poll_interval=settings.poll_interval.total_seconds(),
-                max_batch=settings.max_batch,
-                leases=leases,
-                worker=worker,
-            ),
-            protocol,
-            _Queue(connection, recovery, partitions),
+            _acquisition(plan),
+            plan.protocol,
+            queue,
             slots.room,
             self.executions.start,
-            rng,
+            plan.rng,
+            preferred=lambda: self.prober.shape,
         )
+        self._background: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         """Start in the order in which they need each other."""
         self.keeper.start()
         self.settling.start()
         self.acquiring = asyncio.create_task(self.scheduler.run(), name="gangline-scheduler")
+        for service in (self.prober, self.reconciler, self.presence):
+            name = f"gangline-{type(service).__name__.lower()}"
+            self._background.append(asyncio.create_task(service.run(), name=name))
 
     async def stop(self, grace: float, hurry: asyncio.Event) -> None:
         """Stop claiming; let executions end, leases alive; hand the rest back; then stop what they needed."""
         self.scheduler.stop()
-        await asyncio.wait({self.acquiring}, timeout=LAST_STEP_SECONDS)
+        for task in self._background:
+            task.cancel()
+        await asyncio.wait({self.acquiring, *self._background}, timeout=LAST_STEP_SECONDS)
         self.acquiring.cancel()
         await self.executions.drain(grace, hurry)
         await self.settling.stop()
         await self.executions.abandon()
         await self.keeper.stop()
+        await self.presence.withdraw()
         self.threads.close()
 
 
 class _Queue:
     """The scheduler's view of the store."""
 
-    def __init__(self, connection: Connection, recovery: Recovery, partitions: int) -> None:
-        self._connection = connection
+    def __init__(self, plan: Blueprint, recovery: Recovery, reconciler: Reconciler) -> None:
+        self._plan = plan
         self._recovery = recovery
-        self._partitions = partitions
+        self._reconciler = reconciler
 
     async def survey(self, names: Sequence[str]) -> Survey:
-        return await survey(self._connection.records, names, self._partitions, now=self.now())
+        return await survey(self._plan.connection.records, names, self._plan.partitions, now=self.now())
 
     async def take_over(self, names: Sequence[str], limit: int) -> Sequence[ClaimedRecord]:
         return await self._recovery.take_over(names, limit)
 
+    async def repair(self, misplaced: Sequence[Misplaced]) -> None:
+        await self._reconciler.repair(misplaced)
+
     def now(self) -> datetime:
-        return self._connection.clock.now()
+        return self._plan.connection.clock.now()
 
 
-def _lease_lengths(jobs: Mapping[str, JobDefinition], settings: WorkerSettings) -> LeaseLengths:
-    own = {name: job.lease for name, job in jobs.items() if job.lease is not None}
-    return LeaseLengths(default=settings.lease, by_name=own)
+class _Repairs:
+    """The reconciler's view of the store."""
+
+    def __init__(self, plan: Blueprint) -> None:
+        self._plan = plan
+
+    async def find_misplaced(self) -> Sequence[Misplaced]:
+        return await find_misplaced(self._plan.connection.records, self._plan.partitions)
+
+    async def repair(self, misplaced: Sequence[Misplaced]) -> int:
+        return await repair(self._plan.connection.records, misplaced, self._plan.partitions)
+
+    async def others(self) -> Sequence[str]:
+        workers = await Registry(self._plan.connection).workers()
+        own = self._plan.partitions
+        return [f"{entry.name} with {entry.partitions}" for entry in workers if entry.partitions != own]
+
+    def now(self) -> datetime:
+        return self._plan.connection.clock.now()
+
+
+def _acquisition(plan: Blueprint) -> Acquisition:
+    return Acquisition(
+        partitions=plan.partitions,
+        poll_interval=plan.settings.poll_interval.total_seconds(),
+        max_batch=plan.settings.max_batch,
+        leases=plan.leases,
+        worker=plan.worker,
+    )
+
+
+def _recovery(plan: Blueprint, history: History, settler: Settler) -> Recovery:
+    connection = plan.connection
+    expired = ExpiredLeases(connection.records)
+    return Recovery(expired, history, settler, connection.clock, plan.jobs, plan.leases, plan.worker)
+
+
+def _reconciler(plan: Blueprint) -> Reconciler:
+    return Reconciler(_Repairs(plan), plan.partitions, plan.rng)
+
+
+def _prober(plan: Blueprint, chosen: Callable[[], None]) -> HintProber:
+    async def measure(shape: Shape, partition: int) -> Sample:
+        return await probe(plan.connection.records, shape, partition, names, plan.connection.clock.now())
+
+    names = plan.names
+    if len(names) > MAX_SORTED_NAMES:  # by name the server would have to sort in memory: there is nothing to choose
+        return HintProber(None, plan.partitions, plan.rng, chosen, first=Shape.BY_PRIORITY)
+    return HintProber(measure, plan.partitions, plan.rng, chosen)
+
+
+def _presence(plan: Blueprint, prober: HintProber) -> Presence:
+    started_at = plan.connection.clock.now()
+
+    def entry() -> WorkerEntry:
+        return WorkerEntry(
+            name=plan.worker,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            version=version("gangline"),
+            partitions=plan.partitions,
+            concurrency=plan.settings.concurrency,
+            jobs={name: job.type.value for name, job in plan.jobs.items()},
+            claim_protocol=plan.protocol.name,
+            shape=prober.shape.value,
+            started_at=started_at,
+        )
+
+    return Presence(Registry(plan.connection), entry)

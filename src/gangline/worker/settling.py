@@ -49,6 +49,8 @@ class SettleQueue:
         self._waiting: list[_Waiting] = []
         self._arrived = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._unresolved: set[asyncio.Future[Verdict]] = set()
+        self._closed = False
 
     def start(self) -> None:
         """Start the writers: one group is on its way while the next one's history is written."""
@@ -69,29 +71,45 @@ class SettleQueue:
         itself in time; a write after that is fenced and tells what became of it.
         """
         verdict: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        if self._closed:
+            verdict.cancel()
+        self._unresolved.add(verdict)
+        verdict.add_done_callback(self._unresolved.discard)
         self._waiting.append(_Waiting(settlement, deadline, verdict))
         self._arrived.set()
         return await verdict
 
     async def _run(self) -> None:
-        while True:
-            await self._arrived.wait()
-            await asyncio.sleep(LINGER)
-            group, self._waiting = self._waiting[:MAX_GROUP], self._waiting[MAX_GROUP:]
-            if not self._waiting:
-                self._arrived.clear()
-            if group:
-                await self._write(group)
+        try:
+            while True:
+                await self._arrived.wait()
+                await asyncio.sleep(LINGER)
+                await self._write_next()
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        # A program that ends without stopping its worker must not wait for outcomes that nobody writes any more.
+        self._closed = True
+        for verdict in list(self._unresolved):
+            verdict.cancel()
+
+    async def _write_next(self) -> None:
+        group, self._waiting = self._waiting[:MAX_GROUP], self._waiting[MAX_GROUP:]
+        if not self._waiting:
+            self._arrived.clear()
+        if group:
+            await self._write(group)
 
     async def _write(self, group: list[_Waiting]) -> None:
         try:
             await self._attempt(group, repeated=False)
-        except StoreError as error:
+        except Exception as error:  # a writer that ended would leave every later outcome unwritten
             logger.warning(
                 "%d outcomes could not be written yet: %s", len(group), error, extra={"event": "settle_failed"}
             )
-            for item in group:  # one by one, so that one that the server refuses cannot hold the others
-                await self._insist(item)
+            # Each alone and all at once, so that one that the server refuses cannot hold the others.
+            await asyncio.gather(*map(self._insist, group))
 
     async def _insist(self, item: _Waiting) -> None:
         backoff = Backoff(self._random)
@@ -100,8 +118,8 @@ class SettleQueue:
             await asyncio.sleep(backoff.next())
             try:
                 await self._attempt([item], repeated=True)
-            except StoreError as error:
-                refusals += not is_transient(error)
+            except Exception as error:
+                refusals += not (isinstance(error, StoreError) and is_transient(error))
             else:
                 return
         logger.error(

@@ -19,6 +19,7 @@ class HandlerThreads:
 
     def __init__(self) -> None:
         self._idle: deque[_HandlerThread] = deque()
+        self._closed = False
         self._lock = threading.Lock()
 
     async def run(self, function: Callable[[], Any]) -> Any:
@@ -36,13 +37,16 @@ class HandlerThreads:
     def close(self) -> None:
         """End the idle threads; busy ones end with their function."""
         with self._lock:
+            self._closed = True
             while self._idle:
                 self._idle.pop().end()
 
-    def give_back(self, thread: _HandlerThread) -> None:
-        """Take ``thread`` for the next function."""
+    def give_back(self, thread: _HandlerThread) -> bool:
+        """Take ``thread`` for the next function, unless there will be none."""
         with self._lock:
-            self._idle.append(thread)
+            if not self._closed:
+                self._idle.append(thread)
+            return not self._closed
 
     def _thread(self) -> _HandlerThread:
         with self._lock:
@@ -96,9 +100,11 @@ class _HandlerThread(threading.Thread):
                 return
             (function, reply), self._job = self._job, None
             value, error = _call(function)
-            self._pool.give_back(self)
+            kept = self._pool.give_back(self)
             reply.send(value, error)
             del function, reply, value, error  # nothing of a job may live on in an idle thread
+            if not kept:
+                return
 
 
 def _call(function: Callable[[], Any]) -> _End:

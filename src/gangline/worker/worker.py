@@ -21,7 +21,7 @@ from gangline.store.indexes import ensure_indexes, has_lock_id_index
 from gangline.store.recurrent import RecurrentRecords
 from gangline.worker.backoff import Backoff
 from gangline.worker.executions import RunningExecution
-from gangline.worker.services import Services
+from gangline.worker.services import Blueprint, Services
 
 logger = logging.getLogger("gangline.worker")
 
@@ -47,7 +47,7 @@ class Worker:
         self._random = random.Random()
         self._stop_asked = asyncio.Event()
         self._hurry = asyncio.Event()
-        self._stopped = asyncio.Event()
+        self._stopping: asyncio.Task[None] | None = None
         self._services: Services | None = None
 
     async def run(self) -> None:
@@ -59,7 +59,8 @@ class Worker:
         """
         await self.start()
         services = self._services
-        assert services is not None  # noqa: S101 - start() made them
+        if services is None:
+            return  # stopped before it started
         stop_asked = asyncio.ensure_future(self._stop_asked.wait())
         try:
             await asyncio.wait({stop_asked, services.acquiring}, return_when=asyncio.FIRST_COMPLETED)
@@ -70,22 +71,28 @@ class Worker:
             services.acquiring.result()
 
     async def start(self) -> None:
-        """Connect and start to acquire. While the server is away it is asked again until it answers."""
-        capabilities = await self._prepare()
-        self._services = await self._assemble(capabilities)
-        self._services.start()
+        """Connect and start to acquire. While the server is away it is asked again until it answers.
+
+        Does nothing more once :meth:`stop` is called.
+        """
+        prepared = asyncio.ensure_future(self._prepare())
+        stop_asked = asyncio.ensure_future(self._stop_asked.wait())
+        try:
+            await asyncio.wait({prepared, stop_asked}, return_when=asyncio.FIRST_COMPLETED)
+            if not self._stop_asked.is_set():
+                self._services = prepared.result()
+                self._services.start()
+        finally:
+            for task in (prepared, stop_asked):
+                task.cancel()
+            await asyncio.gather(prepared, stop_asked, return_exceptions=True)
 
     async def stop(self) -> None:
         """Stop claiming, let running jobs end for the grace time, then hand the rest back. Returns when all is done."""
-        if self._stop_asked.is_set():
-            await self._stopped.wait()
-            return
-        self._stop_asked.set()
-        try:
-            if self._services is not None:
-                await self._services.stop(self.settings.grace.total_seconds(), self._hurry)
-        finally:
-            self._stopped.set()
+        if self._stopping is None:
+            self._stop_asked.set()
+            self._stopping = asyncio.create_task(self._stop_services(), name="gangline-stop")
+        await asyncio.shield(self._stopping)  # one that gives up waiting must not leave a worker stopped by half
 
     def hurry(self) -> None:
         """End the grace time of a stop that is under way: running jobs are handed back now."""
@@ -106,7 +113,11 @@ class Worker:
         """How many jobs were handed back unfinished when the worker stopped."""
         return self._services.executions.handed_back if self._services is not None else 0
 
-    async def _prepare(self) -> Capabilities:
+    async def _stop_services(self) -> None:
+        if self._services is not None:
+            await self._services.stop(self.settings.grace.total_seconds(), self._hurry)
+
+    async def _prepare(self) -> Services:
         backoff = Backoff(self._random)
         while True:
             try:
@@ -122,11 +133,11 @@ class Worker:
                     logger.warning("the server does not answer yet: %s", error, extra={"event": "start_delayed"})
                 await asyncio.sleep(backoff.next())
 
-    async def _prepare_once(self) -> Capabilities:
+    async def _prepare_once(self) -> Services:
         capabilities = await self._connection.capabilities()
         await ensure_indexes(self._connection)
         await RecurrentRecords(self._connection, self._partitions).register(self._jobs.values())
-        return capabilities
+        return await self._assemble(capabilities)
 
     async def _assemble(self, capabilities: Capabilities) -> Services:
         protocol = select_protocol(
@@ -144,5 +155,13 @@ class Worker:
             extra={"event": "worker_started", "claim_protocol": protocol.name},
         )
         return Services(
-            self._connection, self._jobs, self.settings, protocol, self._partitions, self.name, self._random
+            Blueprint(
+                worker=self.name,
+                connection=self._connection,
+                jobs=self._jobs,
+                settings=self.settings,
+                protocol=protocol,
+                partitions=self._partitions,
+                rng=self._random,
+            )
         )

@@ -20,7 +20,7 @@ from gangline.store.claims.protocol import (
     stamp,
 )
 from gangline.store.connection import Document
-from gangline.store.eligibility import ORDER, Filter, ready
+from gangline.store.eligibility import INDEX_OF, ORDER, Filter, ready
 
 
 class Batch:
@@ -46,7 +46,7 @@ class Batch:
         return Claims(won, contended=len(won) < len(ids))
 
     async def _candidates(self, eligible: Filter, request: ClaimRequest) -> list[Document]:
-        cursor = self._records.find(eligible, {"jobName": 1}).sort(list(ORDER)).hint(request.shape.index.name)
+        cursor = self._records.find(eligible, {"jobName": 1}).sort(list(ORDER)).hint(INDEX_OF[request.shape].name)
         return await cursor.limit(-request.limit).to_list()
 
 

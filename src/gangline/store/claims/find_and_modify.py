@@ -14,7 +14,7 @@ from gangline.store.claims.protocol import (
     stamp,
 )
 from gangline.store.codec import claimed_record
-from gangline.store.eligibility import ORDER, ready
+from gangline.store.eligibility import INDEX_OF, ORDER, ready
 
 
 class FindAndModify:
@@ -33,7 +33,7 @@ class FindAndModify:
                 ready(request.partition, request.names, request.now),
                 stamp(token, request.leases, request.worker, was_stale=False),
                 sort=list(ORDER),
-                hint=request.shape.index.name,
+                hint=INDEX_OF[request.shape].name,
                 return_document=ReturnDocument.AFTER,
             )
         except PyMongoError as error:

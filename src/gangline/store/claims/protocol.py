@@ -11,10 +11,10 @@ import uuid_utils
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import PyMongoError
 
+from gangline.jobs.hint import Shape
 from gangline.jobs.record import ClaimedRecord
 from gangline.store.codec import claimed_record
 from gangline.store.connection import Document
-from gangline.store.eligibility import Shape
 
 Records = AsyncCollection[Document]
 

@@ -14,7 +14,7 @@ from gangline.store.claims.protocol import (
     read_back_after,
     stamp,
 )
-from gangline.store.eligibility import ORDER, ready
+from gangline.store.eligibility import INDEX_OF, ORDER, ready
 
 
 class SortedUpdate:
@@ -41,5 +41,5 @@ def _claim_one(request: ClaimRequest, token: str) -> UpdateOne:
         ready(request.partition, request.names, request.now),
         stamp(token, request.leases, request.worker, was_stale=False),
         sort=dict(ORDER),
-        hint=request.shape.index.name,
+        hint=INDEX_OF[request.shape].name,
     )
