@@ -65,6 +65,11 @@ class Gangline:
         self._address = Address.parse(uri, prefix=self._prefix)
 
     @property
+    def address(self) -> Address | None:
+        """Where the queue is, if a URI was given."""
+        return self._address
+
+    @property
     def jobs(self) -> Mapping[str, JobDefinition]:
         """The jobs that this program defines, by name."""
         return MappingProxyType(self._jobs)

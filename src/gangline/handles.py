@@ -25,6 +25,7 @@ class EventJob(Generic[Direct, Params, Result_co]):
     """An event job. Calling it runs the function here and now, as if it had never been decorated."""
 
     def __init__(self, function: Callable[Direct, Result_co], definition: JobDefinition, enqueue: Enqueue) -> None:
+        # Its attributes stay its own: one named like a method of this class would hide the method.
         functools.update_wrapper(self, function, updated=())
         self.definition = definition
         self._function = function
@@ -89,6 +90,7 @@ class RecurrentJob(Generic[Direct, Result_co]):
     """A recurrent job. Calling it runs the function here and now."""
 
     def __init__(self, function: Callable[Direct, Result_co], definition: JobDefinition) -> None:
+        # Its attributes stay its own: one named like a method of this class would hide the method.
         functools.update_wrapper(self, function, updated=())
         self.definition = definition
         self._function = function

@@ -20,6 +20,7 @@ from pymongo.asynchronous.database import AsyncDatabase
 from pymongo.errors import PyMongoError
 from pymongo.synchronous.collection import Collection
 
+from gangline.jobs.hint import Shape
 from gangline.jobs.lease import Lease
 from gangline.jobs.outcome import END_OF_TIME, Bury, Fate, HandBack, Outcome, Remove, RunAgain, Status
 from gangline.jobs.record import ClaimedRecord
@@ -29,10 +30,10 @@ from gangline.store.claims.expired import ExpiredLeases
 from gangline.store.claims.find_and_modify import FindAndModify
 from gangline.store.claims.protocol import ClaimRequest, read_back_after
 from gangline.store.connection import CODEC, Address, Document
-from gangline.store.eligibility import Shape
+from gangline.store.eligibility import INDEX_OF
 from gangline.store.history import Execution, History
 from gangline.store.leases import LeaseRenewals
-from gangline.store.schema import DUE, LOCK_ID, LOCKED, RECORD_INDEXES
+from gangline.store.schema import DUE, LOCK_ID, LOCKED, READY_BY_NAME, READY_BY_PRIORITY, RECORD_INDEXES
 from gangline.store.settle import Settlement, Settler
 from gangline.store.survey import survey
 from support.records import LEASES, WORKER, due_record, locked_until
@@ -222,7 +223,7 @@ async def test_a_claim_by_name_walks_over_nobody(crowded: Crowded, names: int, p
     """Case 63, and the same for locked, future and foreign records."""
     protocol = FindAndModify(crowded.records)
     [plan] = await crowded.plans(lambda: protocol.claim(request(crowded, names, Shape.BY_NAME, partition)))
-    assert_lean(plan, Shape.BY_NAME.index.name, entries=HANDFUL + 2 * names)
+    assert_lean(plan, READY_BY_NAME.name, entries=HANDFUL + 2 * names)
     assert plan.documents <= names
 
 
@@ -232,7 +233,7 @@ async def test_a_claim_by_priority_walks_over_nobody(crowded: Crowded, partition
     protocol = FindAndModify(crowded.records)
     claim = request(crowded, len(NAMES), Shape.BY_PRIORITY, partition)
     [plan] = await crowded.plans(lambda: protocol.claim(claim))
-    assert_lean(plan, Shape.BY_PRIORITY.index.name)
+    assert_lean(plan, READY_BY_PRIORITY.name)
 
 
 @pytest.mark.parametrize("shape", Shape)
@@ -240,7 +241,7 @@ async def test_a_batch_reads_its_candidates_and_writes_by_id(crowded: Crowded, s
     batch = Batch(crowded.records)
     claim = request(crowded, 200, shape, WITHOUT_FOREIGN, limit=8)
     candidates, write, back = await crowded.plans(lambda: batch.claim(claim))
-    assert_lean(candidates, shape.index.name, entries=HANDFUL + 2 * 200)
+    assert_lean(candidates, INDEX_OF[shape].name, entries=HANDFUL + 2 * 200)
     assert_lean(write, "_id_", entries=2 * 8)
     assert_lean(back, LOCK_ID.name, entries=2 * 8)
 

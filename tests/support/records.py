@@ -18,7 +18,7 @@ from gangline.store.claims.expired import ExpiredLeases, TakenOver
 from gangline.store.claims.find_and_modify import FindAndModify
 from gangline.store.claims.protocol import ClaimRequest, LeaseLengths, Records
 from gangline.store.connection import Address, Connection, Document
-from gangline.store.eligibility import Shape
+from gangline.jobs.hint import Shape
 from gangline.store.history import Execution
 from gangline.store.indexes import ensure_indexes
 from gangline.store.schema import DEFAULT_PREFIX

@@ -10,7 +10,9 @@ from typer.core import TyperGroup
 
 from gangline.cli.demo import demo
 from gangline.cli.dev import dev
+from gangline.cli.doctor import doctor
 from gangline.cli.exits import EXPECTED, ends_with
+from gangline.cli.indexes import indexes
 from gangline.cli.jobs import jobs
 from gangline.cli.options import prose
 from gangline.cli.stats import stats
@@ -35,9 +37,10 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,  # they print local variables, and with them what jobs carry
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (dev, worker, stats, demo):
+for command in (dev, worker, stats, doctor, demo):
     cli.command(help=prose(command))(command)
 cli.add_typer(jobs)
+cli.add_typer(indexes)
 
 
 def _show_version(wanted: bool) -> None:

@@ -16,7 +16,7 @@ from functools import partial
 from types import UnionType
 from typing import Any, NotRequired, Required, Union, cast, get_args, get_origin, get_type_hints
 
-from bson import Binary, ObjectId
+from bson import Binary, Int64, ObjectId
 from bson.dbref import DBRef
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
@@ -28,7 +28,7 @@ from gangline.jobs.errors import ConfigurationError, InvalidParams
 
 Document = dict[str, Any]
 
-_PLAIN = frozenset({str, bool, int, float, type(None)})
+_PLAIN = (str, bool, int, float, type(None))  # a tuple, since an annotation need not be hashable
 _NATIVE = frozenset({str, bool, float, type(None), ObjectId})
 _INT64 = range(-(2**63), 2**63)
 _MAX_DEPTH = 90  # the server refuses documents nested deeper than 100; the record and history add levels of their own
@@ -47,14 +47,12 @@ class ParamsSchema:
         self._signature = _signature(handler, job)
         hints = _hints(handler, job)
         names = list(self._signature.parameters)
-        self.takes_context = bool(names) and hints.get(names[0]) is Context
+        self.takes_context = bool(names) and _is_context(self._signature.parameters[names[0]], hints)
         own = [self._signature.parameters[name] for name in (names[1:] if self.takes_context else names)]
         self._own = self._signature.replace(parameters=own)
         self._extra = next((p.name for p in own if p.kind is inspect.Parameter.VAR_KEYWORD), None)
         self._names = frozenset(p.name for p in own if p.name != self._extra)
-        self._required = frozenset(
-            name for name in self._names if self._own.parameters[name].default is inspect.Parameter.empty
-        )
+        self._required = frozenset(p.name for p in own if p.name in self._names and p.default is p.empty)
         self._plain = self._extra is None and all(_is_plain(hints.get(name)) for name in self._names)
         self._adapter = _adapter(job, own, hints)
 
@@ -168,7 +166,8 @@ def _storable_document(value: dict[Any, Any], depth: int) -> Document:
 def from_stored(value: Any) -> Any:
     """Return ``value`` as it was before storage where the driver's decoder changes it.
 
-    The decoder turns every sub-document with a ``$ref`` key, a JSON schema for example, into a ``DBRef``.
+    The decoder turns every sub-document with a ``$ref`` key, a JSON schema for example, into a ``DBRef``, and a whole
+    number of 64 bits into an ``Int64``.
     """
     if isinstance(value, dict):
         return {key: from_stored(item) for key, item in value.items()}
@@ -178,7 +177,7 @@ def from_stored(value: Any) -> Any:
         return {key: from_stored(item) for key, item in value.as_doc().items() if (key, item) != ("$id", None)}
     if isinstance(value, Binary) and value.subtype == 0:
         return bytes(value)
-    return value
+    return int(value) if isinstance(value, Int64) else value
 
 
 def _jsonable(value: Any) -> Any:
@@ -194,7 +193,10 @@ def _jsonable(value: Any) -> Any:
 
 def _key(key: Any) -> str:
     # Only a plain str is its own text: the str() of an Enum that is a text too is the name of its member.
-    text = key if type(key) is str else str(key if type(key) is int else _jsonable(key))
+    form = key if type(key) in (str, int) else _jsonable(key)
+    if type(form) not in (str, int):
+        raise ValueError(f"a {type(key).__qualname__} cannot be a key")
+    text = str(form)
     if "\0" in text:
         raise ValueError("a key holds a NUL, which BSON cannot store")
     return _unicode(text)
@@ -256,9 +258,9 @@ def _explain(error: ValidationError) -> str:
 
 
 def _is_plain(annotation: Any) -> bool:
-    """Whether ``annotation`` is a plain type, or a choice of them: what it accepts in its own type it gives back as is."""
-    choice = get_origin(annotation) in (Union, UnionType)
-    return _PLAIN.issuperset(get_args(annotation) if choice else [annotation])
+    """Whether ``annotation`` is a plain type or a choice of them, which leaves a value of such a type as it is."""
+    choices = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    return all(choice in _PLAIN for choice in choices)
 
 
 def _signature(handler: Callable[..., Any], job: str) -> inspect.Signature:
@@ -269,9 +271,9 @@ def _signature(handler: Callable[..., Any], job: str) -> inspect.Signature:
 
 
 def _hints(handler: Callable[..., Any], job: str) -> dict[str, Any]:
-    function = handler
+    function: Any = inspect.unwrap(handler)  # the one whose signature is read
     while isinstance(function, partial):
-        function = function.func
+        function = inspect.unwrap(function.func)
     target = function if inspect.isroutine(function) else type(function).__call__
     try:
         return get_type_hints(target, include_extras=True)
@@ -279,6 +281,11 @@ def _hints(handler: Callable[..., Any], job: str) -> dict[str, Any]:
         raise ConfigurationError(
             job, f"an annotation of its handler cannot be read ({error})", "Import the name at module level"
         ) from error
+
+
+def _is_context(parameter: inspect.Parameter, hints: dict[str, Any]) -> bool:
+    positional = parameter.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return positional and hints.get(parameter.name) is Context
 
 
 def _adapter(job: str, parameters: list[inspect.Parameter], hints: dict[str, Any]) -> TypeAdapter[Any]:
@@ -305,8 +312,12 @@ def _field(job: str, parameter: inspect.Parameter, annotation: Any) -> Any:
         raise ConfigurationError(
             job, f"the parameter {parameter.name!r} has no name in a document", "Make it an ordinary parameter"
         )
-    if annotation is Context:
-        raise ConfigurationError(job, f"its Context {parameter.name!r} is not the first parameter", "Put it first")
+    if any(part is Context for part in (annotation, *get_args(annotation))):
+        ordinary = annotation is Context and parameter.kind is not inspect.Parameter.KEYWORD_ONLY
+        problem = "is not the first parameter" if ordinary else "is no ordinary parameter"
+        raise ConfigurationError(
+            job, f"its Context {parameter.name!r} {problem}", "Put it first, annotated with Context alone"
+        )
     if isinstance(parameter.default, FieldInfo):
         raise ConfigurationError(
             job, f"the default of {parameter.name!r} is a Field", "Write Annotated[type, Field(…)] = default"

@@ -57,8 +57,8 @@ class Cron:
     """A cron expression of five fields, or of six with the seconds in front, in a time zone.
 
     Daylight saving follows Debian's cron. An expression is a fixed time if none of its fields for the time of day
-    begins with ``*``: a fixed time that a night skips runs once, right after the gap, however many of its instants lie in
-    it; one that a night has twice runs the first time only. All others follow the clock on the wall: what a night
+    begins with ``*``: a fixed time that a night skips runs once, right after the gap, however many of its instants lie
+    in it; one that a night has twice runs the first time only. All others follow the clock on the wall: what a night
     skips is left out, and what it has twice runs twice.
     """
 

@@ -27,8 +27,8 @@ def free(names: Sequence[str], now: datetime) -> Filter:
     return {"jobName": _one_of(names), **FREE, "nextRunAt": {"$lte": now}, **alive()}
 
 
-def ready(partition: int, names: Sequence[str], now: datetime) -> Filter:
-    """Return the filter of a claim: exactly one partition, never ``$in``."""
+def ready(partition: int | None, names: Sequence[str], now: datetime) -> Filter:
+    """Return the filter of a claim: exactly one partition, never ``$in``; ``None`` for records that have none."""
     return {"partition": partition, **free(names, now)}
 
 

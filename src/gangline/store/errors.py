@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from pymongo.errors import (
     AutoReconnect,
     ExecutionTimeout,
@@ -17,6 +20,7 @@ _TRANSIENT = (AutoReconnect, ExecutionTimeout, ServerSelectionTimeoutError, WTim
 # What a server, or a router that asks a shard, answers while it cannot; of reads no label says so.
 _TRANSIENT_CODES = frozenset({6, 7, 89, 91, 134, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436})
 _AUTHENTICATION_FAILED = 18
+_REFUSED_HINT = "does not correspond to an existing index"
 
 
 def is_transient(error: StoreError) -> bool:
@@ -24,6 +28,12 @@ def is_transient(error: StoreError) -> bool:
     if isinstance(error, OperationFailure) and error.code in _TRANSIENT_CODES:
         return True
     return isinstance(error, _TRANSIENT) or error.timeout or error.has_error_label("RetryableWriteError")
+
+
+def is_refused_hint(error: StoreError) -> bool:
+    """Whether the server refused a hint: the index is missing, or not there for use. The code tells no more than 2."""
+    details: Mapping[str, Any] = getattr(error, "details", None) or {}
+    return any(_REFUSED_HINT in str(refusal.get("errmsg")) for refusal in (details, *details.get("writeErrors", ())))
 
 
 def is_authentication_failure(error: StoreError) -> bool:

@@ -21,6 +21,7 @@ from pymongo.errors import BulkWriteError, DocumentTooLarge, OperationFailure
 from gangline.jobs.lease import Lease
 from gangline.jobs.outcome import MAX_MESSAGE, Outcome, Status, storable_text
 from gangline.jobs.record import ClaimedRecord
+from gangline.store.claims.protocol import is_token
 from gangline.store.codec import instant
 from gangline.store.connection import CODEC, Document
 
@@ -173,7 +174,7 @@ def _times(started: datetime, ended: datetime, keep: timedelta) -> Document:
 
 def _is_own(left: Mapping[str, Any]) -> bool:
     # A Node worker writes its own history, under ids of its own.
-    return isinstance(left.get("lockId"), str) and "lockedBy" in left and "lastRunAt" in left
+    return is_token(left.get("lockId")) and "lockedBy" in left and "lastRunAt" in left
 
 
 def _duplicates(error: BulkWriteError) -> list[int] | None:

@@ -10,17 +10,23 @@ from typing import Any
 
 from pymongo import UpdateOne
 
+from gangline.store.claims.hints import Hint, by_name
 from gangline.store.claims.protocol import Records
 from gangline.store.connection import Document
 from gangline.store.eligibility import Filter, alive
 from gangline.store.schema import FREE, READY_BY_PRIORITY
 
 BATCH = 500
+FIELDS = ("partition", "createdAt", "nextRunAt", "lastRunAt")
 
 
 @dataclass(frozen=True, slots=True)
 class Misplaced:
-    """A record outside the range: its id, its partition as it stands, and when it was made, if that is known."""
+    """A record outside the range: its id, its partition as it stands, and when it was made, as far as that is known.
+
+    The Node side does not tell. Before its first claim a record of its own shows the instant that it was scheduled for,
+    which is seldom later than the look that should have found it.
+    """
 
     id: Any
     partition: Any
@@ -29,7 +35,8 @@ class Misplaced:
     @classmethod
     def of(cls, document: Document) -> Misplaced:
         """Read it from ``document``."""
-        created_at = document.get("createdAt")
+        never_claimed = document.get("lastRunAt") is None
+        created_at = document.get("createdAt", document.get("nextRunAt") if never_claimed else None)
         return cls(
             document["_id"],
             document.get("partition"),
@@ -44,17 +51,15 @@ def in_range(partition: Any, partitions: int) -> bool:
     return 0 <= partition < partitions and partition == int(partition)
 
 
-async def find_misplaced(records: Records, partitions: int) -> list[Misplaced]:
-    """Return up to 500 records that are neither locked nor dead and whose partition is missing or out of range.
+async def find_misplaced(records: Records, partitions: int, hint: Hint = by_name) -> list[Misplaced]:
+    """Return up to 500 records that are neither locked nor dead and whose partition no claim asks for.
 
-    Three reads over the first key of a ready index, since one with ``$or`` would not use the partial index.
+    That is whatever is none of the partitions: missing, out of range, a fraction, no number at all. The server reads
+    the gaps between them from a ready index: one key for each partition, however many records are well placed.
     """
-    found: list[Misplaced] = []
-    for outside in ({"partition": None}, {"partition": {"$lt": 0}}, {"partition": {"$gte": partitions}}):
-        if len(found) < BATCH:
-            cursor = records.find({**outside, **FREE, **alive()}, _FIELDS).hint(READY_BY_PRIORITY.name)
-            found += [Misplaced.of(document) for document in await cursor.limit(len(found) - BATCH).to_list()]
-    return found
+    outside = {"partition": {"$nin": list(range(partitions))}, **FREE, **alive()}
+    cursor = records.find(outside, FIELDS).hint(hint(READY_BY_PRIORITY))
+    return [Misplaced.of(document) for document in await cursor.limit(BATCH).batch_size(BATCH).to_list()]
 
 
 async def repair(records: Records, misplaced: Sequence[Misplaced], partitions: int) -> int:
@@ -68,8 +73,6 @@ async def repair(records: Records, misplaced: Sequence[Misplaced], partitions: i
     return (await records.bulk_write(writes, ordered=False)).modified_count
 
 
-_FIELDS = ("partition", "createdAt")
-
-
 def _still(item: Misplaced) -> Filter:
-    return {"_id": item.id, "partition": item.partition, **FREE}
+    # With $eq, since what another program put there may look like an operator.
+    return {"_id": item.id, "partition": {"$eq": item.partition}, **FREE}

@@ -9,15 +9,15 @@ from typing import Any
 
 from bson.datetime_ms import DatetimeMS
 
+from gangline.store.claims.hints import Hint, by_name
 from gangline.store.claims.protocol import Records
-from gangline.store.codec import BEGIN_OF_TIME, instant
+from gangline.store.codec import instant
 from gangline.store.connection import Document
-from gangline.store.eligibility import MAX_SORTED_NAMES, expired, free
-from gangline.store.reconcile import Misplaced, in_range
-from gangline.store.schema import DUE
+from gangline.store.eligibility import MAX_SORTED_NAMES, expired, free, ready
+from gangline.store.reconcile import FIELDS, Misplaced, in_range
+from gangline.store.schema import DUE, READY_BY_NAME
 
 _LIMIT = 16
-_FIRST_DATE = BEGIN_OF_TIME
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,14 +37,25 @@ class Survey:
     misplaced: Sequence[Misplaced] = ()
 
 
-async def survey(records: Records, names: Sequence[str], partitions: int, *, now: datetime) -> Survey:
+async def survey(
+    records: Records, names: Sequence[str], partitions: int, *, now: datetime, hint: Hint = by_name
+) -> Survey:
     """Look at the queue in one command that reads a handful of index entries, whatever the number of partitions.
+
+    Only behind a backlog it takes a second one.
 
     Raises:
         pymongo.errors.PyMongoError: the server could not be asked.
     """
-    cursor = await records.aggregate(_pipeline(records.name, names, now), hint=DUE.name)
-    return _read(await cursor.to_list(), partitions, now)
+    index = hint(DUE)
+    hinted: dict[str, Any] = {} if index is None else {"hint": index}
+    cursor = await records.aggregate(_pipeline(records.name, names, now), **hinted)
+    documents = await cursor.to_list()
+    if len(documents) >= _LIMIT:
+        # Behind a backlog, a record of a program that knows no partitions is not among the first.
+        unplaced = records.find(ready(None, names, now), FIELDS).hint(hint(READY_BY_NAME))
+        documents += await unplaced.limit(-_LIMIT).to_list()
+    return _read(documents, partitions, now)
 
 
 def _pipeline(collection: str, names: Sequence[str], now: datetime) -> list[dict[str, Any]]:
@@ -58,13 +69,12 @@ def _union(collection: str, pipeline: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _waiting(names: Sequence[str], now: datetime) -> list[dict[str, Any]]:
-    # What is not due yet belongs to it: the first such record tells when to wake. The lower bound leaves out what is
-    # no date.
+    # What is not due yet belongs to it: the first such record tells when to wake. What is no date is left out.
     return [
-        {"$match": {**free(names, now), "nextRunAt": {"$gte": _FIRST_DATE}}},
+        {"$match": {**free(names, now), "nextRunAt": {"$type": "date"}}},
         {"$sort": {"nextRunAt": 1}},
         {"$limit": _LIMIT},
-        {"$project": {"nextRunAt": 1, "partition": 1, "createdAt": 1}},
+        {"$project": dict.fromkeys(FIELDS, 1)},
     ]
 
 
@@ -79,7 +89,8 @@ def _expired(names: Sequence[str], now: datetime) -> list[dict[str, Any]]:
 
 def _read(documents: list[Document], partitions: int, now: datetime) -> Survey:
     # A foreign program's array of dates matches like its elements; it must not end the loop that looks.
-    dated = [document for document in documents if isinstance(document.get("nextRunAt"), datetime | DatetimeMS)]
+    seen = {document["_id"]: document for document in documents}.values()
+    dated = [document for document in seen if isinstance(document.get("nextRunAt"), datetime | DatetimeMS)]
     placed = [document for document in dated if in_range(document.get("partition"), partitions)]
     due = {document["_id"]: int(document["partition"]) for document in placed if instant(document["nextRunAt"]) <= now}
     later = [instant(document["nextRunAt"]) for document in placed if document["_id"] not in due]
@@ -87,5 +98,5 @@ def _read(documents: list[Document], partitions: int, now: datetime) -> Survey:
         due=due,
         expired=any("lockedUntil" in document for document in documents),
         next_due_at=min(later, default=None),
-        misplaced=[Misplaced.of(document) for document in dated if document not in placed],
+        misplaced=tuple(Misplaced.of(document) for document in dated if document not in placed),
     )

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -22,10 +22,11 @@ from gangline.jobs.partitions import PartitionWalk
 from gangline.jobs.record import ClaimedRecord
 from gangline.store.claims.protocol import ClaimProtocol, ClaimRequest, LeaseLengths
 from gangline.store.eligibility import MAX_SORTED_NAMES
-from gangline.store.errors import StoreError
+from gangline.store.errors import StoreError, is_refused_hint
 from gangline.store.reconcile import Misplaced
 from gangline.store.survey import Survey
 from gangline.worker.backoff import Backoff
+from gangline.worker.cancellation import cancelled
 from gangline.worker.slots import Room
 
 logger = logging.getLogger("gangline.scheduler")
@@ -42,6 +43,9 @@ class Queue(Protocol):
 
     async def repair(self, misplaced: Sequence[Misplaced]) -> None:
         """Give records outside the range a partition in it."""
+
+    async def mend_indexes(self) -> bool:
+        """Mend what made the server refuse a hint; return whether it is worth trying again at once."""
 
     def now(self) -> datetime:
         """Return the server's time."""
@@ -100,13 +104,14 @@ class Scheduler:
 
     async def run(self) -> None:
         """Acquire until :meth:`stop`. An unreachable server is reported once and asked again, less and less often."""
-        while not self._stopping.is_set():
+        while not self._stopping.is_set() and not cancelled():
             try:
                 pause = await self.run_once()
             except StoreError as error:
-                self._report(error)
                 self._look = True
-                await _wait_for(self._stopping, self._backoff.next())
+                if not await self._mended(error):
+                    self._report(error)
+                    await _wait_for(self._stopping, self._backoff.next())
             else:
                 self._recovered()
                 await self._sleep(pause)
@@ -147,6 +152,7 @@ class Scheduler:
 
     async def _repair(self, misplaced: Sequence[Misplaced]) -> bool:
         # Once between two sleeps: what cannot be repaired must not keep the loop spinning.
+        self._repaired &= {item.id for item in misplaced}
         new = [item for item in misplaced if item.id not in self._repaired]
         if new:
             await self._queue.repair(new)
@@ -165,12 +171,14 @@ class Scheduler:
 
     async def _claim(self, room: Room) -> None:
         partition = self._targets.pop() if self._targets else self._walk.next()
-        sent = time.monotonic()
-        claims = await self._protocol.claim(self._request(room, partition))
-        for record in claims.records:
-            self._start(record, sent)
-        if not claims.records and not claims.contended:
-            self._came_up_empty(partition)
+        for request in self._requests(room, partition):
+            sent = time.monotonic()
+            claims = await self._protocol.claim(request)
+            for record in claims.records:
+                self._start(record, sent)
+            if claims.records or claims.contended:
+                return
+        self._came_up_empty(partition)
 
     def _came_up_empty(self, partition: int) -> None:
         # A record that a look reported and that no claim wins, because a rival did or because something is wrong with
@@ -178,21 +186,23 @@ class Scheduler:
         self._in_vain.update(record for record, where in self._due.items() if where == partition)
         self._look = not self._targets
 
-    def _request(self, room: Room, partition: int) -> ClaimRequest:
+    def _requests(self, room: Room, partition: int) -> Iterator[ClaimRequest]:
+        """One claim, unless there are more names than one by name can take: then one after another covers them all."""
         shape = self._shape(room)
-        names = room.names
-        if shape is Shape.BY_NAME and len(names) > MAX_SORTED_NAMES:
-            names = self._random.sample(list(names), MAX_SORTED_NAMES)
-        return ClaimRequest(
-            partition=partition,
-            names=names,
-            limit=min(room.limit, self._settings.max_batch),
-            caps=room.caps,
-            shape=shape,
-            now=self._queue.now(),
-            leases=self._settings.leases,
-            worker=self._settings.worker,
-        )
+        names, step = room.names, len(room.names)
+        if shape is Shape.BY_NAME and step > MAX_SORTED_NAMES:
+            names, step = self._random.sample(names, step), MAX_SORTED_NAMES
+        for start in range(0, len(names), step):
+            yield ClaimRequest(
+                partition=partition,
+                names=names[start : start + step],
+                limit=min(room.limit, self._settings.max_batch),
+                caps=room.caps,
+                shape=shape,
+                now=self._queue.now(),
+                leases=self._settings.leases,
+                worker=self._settings.worker,
+            )
 
     def _shape(self, room: Room) -> Shape:
         # By priority a claim walks over the records of every name it may not take, so all names must have room.
@@ -213,6 +223,15 @@ class Scheduler:
             await _wait_for(self._wake, seconds)
         else:
             await asyncio.sleep(0)
+
+    async def _mended(self, error: StoreError) -> bool:
+        """Whether ``error`` was a missing index, and is mended."""
+        if not is_refused_hint(error):
+            return False
+        try:
+            return await self._queue.mend_indexes()
+        except StoreError:
+            return False  # the next refusal is another opportunity
 
     def _report(self, error: StoreError) -> None:
         if self._backoff.fresh:

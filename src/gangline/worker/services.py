@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import version
@@ -16,6 +16,7 @@ from gangline.jobs.hint import Sample, Shape
 from gangline.jobs.record import ClaimedRecord
 from gangline.jobs.settings import WorkerSettings
 from gangline.store.claims.expired import ExpiredLeases
+from gangline.store.claims.hints import AcquisitionIndexes
 from gangline.store.claims.protocol import ClaimProtocol, LeaseLengths
 from gangline.store.connection import Connection
 from gangline.store.eligibility import MAX_SORTED_NAMES
@@ -39,6 +40,8 @@ from gangline.worker.slots import Slots
 from gangline.worker.threads import HandlerThreads
 
 LAST_STEP_SECONDS = 5.0  # for the acquisition step that is under way when the worker stops
+CANCELLATIONS = 10
+VERSION = version("gangline")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +53,7 @@ class Blueprint:
     jobs: Mapping[str, JobDefinition]
     settings: WorkerSettings
     protocol: ClaimProtocol
+    indexes: AcquisitionIndexes
     partitions: int
     rng: Random
 
@@ -114,9 +118,7 @@ class Services:
     async def stop(self, grace: float, hurry: asyncio.Event) -> None:
         """Stop claiming; let executions end, leases alive; hand the rest back; then stop what they needed."""
         self.scheduler.stop()
-        for task in self._background:
-            task.cancel()
-        await asyncio.wait({self.acquiring, *self._background}, timeout=LAST_STEP_SECONDS)
+        await asyncio.gather(asyncio.wait({self.acquiring}, timeout=LAST_STEP_SECONDS), _end(self._background))
         self.acquiring.cancel()
         await self.executions.drain(grace, hurry)
         await self.settling.stop()
@@ -124,6 +126,20 @@ class Services:
         await self.keeper.stop()
         await self.presence.withdraw()
         self.threads.close()
+
+
+async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Cancel ``tasks`` until they have ended, or give them up.
+
+    More than once: ``asyncio.wait_for`` of Python 3.11, over which the driver reads, loses a cancellation that comes
+    together with the answer.
+    """
+    left = set(tasks)
+    for _ in range(CANCELLATIONS):
+        for task in left:
+            task.cancel()
+        if left:
+            _, left = await asyncio.wait(left, timeout=LAST_STEP_SECONDS / CANCELLATIONS)
 
 
 class _Queue:
@@ -135,13 +151,17 @@ class _Queue:
         self._reconciler = reconciler
 
     async def survey(self, names: Sequence[str]) -> Survey:
-        return await survey(self._plan.connection.records, names, self._plan.partitions, now=self.now())
+        records, hint = self._plan.connection.records, self._plan.indexes.hint
+        return await survey(records, names, self._plan.partitions, now=self.now(), hint=hint)
 
     async def take_over(self, names: Sequence[str], limit: int) -> Sequence[ClaimedRecord]:
         return await self._recovery.take_over(names, limit)
 
     async def repair(self, misplaced: Sequence[Misplaced]) -> None:
         await self._reconciler.repair(misplaced)
+
+    async def mend_indexes(self) -> bool:
+        return await self._plan.indexes.refused()
 
     def now(self) -> datetime:
         return self._plan.connection.clock.now()
@@ -154,7 +174,8 @@ class _Repairs:
         self._plan = plan
 
     async def find_misplaced(self) -> Sequence[Misplaced]:
-        return await find_misplaced(self._plan.connection.records, self._plan.partitions)
+        await self._plan.indexes.keep()  # here, since the reconciler comes by from time to time
+        return await find_misplaced(self._plan.connection.records, self._plan.partitions, self._plan.indexes.hint)
 
     async def repair(self, misplaced: Sequence[Misplaced]) -> int:
         return await repair(self._plan.connection.records, misplaced, self._plan.partitions)
@@ -180,7 +201,7 @@ def _acquisition(plan: Blueprint) -> Acquisition:
 
 def _recovery(plan: Blueprint, history: History, settler: Settler) -> Recovery:
     connection = plan.connection
-    expired = ExpiredLeases(connection.records)
+    expired = ExpiredLeases(connection.records, plan.indexes.hint)
     return Recovery(expired, history, settler, connection.clock, plan.jobs, plan.leases, plan.worker)
 
 
@@ -206,7 +227,7 @@ def _presence(plan: Blueprint, prober: HintProber) -> Presence:
             name=plan.worker,
             host=socket.gethostname(),
             pid=os.getpid(),
-            version=version("gangline"),
+            version=VERSION,
             partitions=plan.partitions,
             concurrency=plan.settings.concurrency,
             jobs={name: job.type.value for name, job in plan.jobs.items()},

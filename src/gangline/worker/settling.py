@@ -13,6 +13,7 @@ from typing import Protocol
 from gangline.store.errors import StoreError, is_transient
 from gangline.store.settle import Settlement, Verdict
 from gangline.worker.backoff import Backoff
+from gangline.worker.cancellation import cancelled
 
 logger = logging.getLogger("gangline.settling")
 
@@ -81,7 +82,7 @@ class SettleQueue:
 
     async def _run(self) -> None:
         try:
-            while True:
+            while not cancelled():
                 await self._arrived.wait()
                 await asyncio.sleep(LINGER)
                 await self._write_next()
@@ -119,6 +120,8 @@ class SettleQueue:
             try:
                 await self._attempt([item], repeated=True)
             except Exception as error:
+                if cancelled():
+                    return
                 refusals += not (isinstance(error, StoreError) and is_transient(error))
             else:
                 return

@@ -14,6 +14,7 @@ from gangline.jobs.definition import JobDefinition
 from gangline.jobs.errors import ConfigurationError
 from gangline.jobs.settings import WorkerSettings
 from gangline.store.capabilities import Capabilities
+from gangline.store.claims.hints import AcquisitionIndexes
 from gangline.store.claims.select import select_protocol
 from gangline.store.connection import Connection
 from gangline.store.errors import StoreError, is_authentication_failure, is_transient
@@ -140,11 +141,13 @@ class Worker:
         return await self._assemble(capabilities)
 
     async def _assemble(self, capabilities: Capabilities) -> Services:
+        indexes = AcquisitionIndexes(self._connection.records)
         protocol = select_protocol(
             self.settings.claim,
             self._connection.records,
             capabilities,
             lock_id_index=await has_lock_id_index(self._connection),
+            hint=indexes.hint,
         )
         logger.info(
             "worker %s runs %d jobs on %s; claims by %s",
@@ -161,6 +164,7 @@ class Worker:
                 jobs=self._jobs,
                 settings=self.settings,
                 protocol=protocol,
+                indexes=indexes,
                 partitions=self._partitions,
                 rng=self._random,
             )

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from bson import ObjectId
 
+from gangline.jobs.hint import Shape
 from gangline.jobs.record import ClaimedRecord
 from gangline.store.claims.protocol import Claims, LeaseLengths
 from gangline.store.clock import ServerClock
-from gangline.store.eligibility import Shape
 from store.claims.conftest import Subject
 from support.records import JOB, LEASES, WORKER, locked_until, until
 

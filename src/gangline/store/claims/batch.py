@@ -9,6 +9,7 @@ from typing import Any
 from pymongo.errors import PyMongoError
 
 from gangline.jobs.record import ClaimedRecord
+from gangline.store.claims.hints import Hint, by_name
 from gangline.store.claims.protocol import (
     ClaimRequest,
     Claims,
@@ -32,8 +33,9 @@ class Batch:
 
     name = "batch"
 
-    def __init__(self, records: Records) -> None:
+    def __init__(self, records: Records, hint: Hint = by_name) -> None:
         self._records = records
+        self._hint = hint
 
     async def claim(self, request: ClaimRequest) -> Claims:
         """See :meth:`ClaimProtocol.claim`."""
@@ -46,8 +48,9 @@ class Batch:
         return Claims(won, contended=len(won) < len(ids))
 
     async def _candidates(self, eligible: Filter, request: ClaimRequest) -> list[Document]:
-        cursor = self._records.find(eligible, {"jobName": 1}).sort(list(ORDER)).hint(INDEX_OF[request.shape].name)
-        return await cursor.limit(-request.limit).to_list()
+        cursor = self._records.find(eligible, {"jobName": 1}).sort(list(ORDER))
+        cursor.hint(self._hint(INDEX_OF[request.shape]))
+        return await cursor.limit(request.limit).batch_size(request.limit).to_list()
 
 
 def _within_caps(candidates: Sequence[Document], request: ClaimRequest) -> Iterator[Any]:

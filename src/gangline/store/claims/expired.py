@@ -8,6 +8,7 @@ from datetime import datetime
 
 from gangline.jobs.record import ClaimedRecord
 from gangline.store.claims.batch import take
+from gangline.store.claims.hints import Hint, by_name
 from gangline.store.claims.protocol import LeaseLengths, Records
 from gangline.store.connection import Document
 from gangline.store.eligibility import expired
@@ -31,8 +32,9 @@ class ExpiredLeases:
     full backlog, and the new execution knows what it takes over.
     """
 
-    def __init__(self, records: Records) -> None:
+    def __init__(self, records: Records, hint: Hint = by_name) -> None:
         self._records = records
+        self._hint = hint
 
     async def take_over(
         self, names: Sequence[str], limit: int, *, now: datetime, leases: LeaseLengths, worker: str
@@ -43,8 +45,8 @@ class ExpiredLeases:
             pymongo.errors.PyMongoError: as for :meth:`ClaimProtocol.claim`.
         """
         eligible = expired(names, now)
-        cursor = self._records.find(eligible, _FIELDS).sort("lockedUntil", 1).hint(LOCKED.name)
-        left = {document["_id"]: document for document in await cursor.limit(-limit).to_list()}
+        cursor = self._records.find(eligible, _FIELDS).sort("lockedUntil", 1).hint(self._hint(LOCKED))
+        left = {document["_id"]: document for document in await cursor.limit(limit).batch_size(limit).to_list()}
         if not left:
             return TakenOver((), {})
         won = await take(self._records, list(left), eligible, leases, worker, was_stale=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pymongo import ReturnDocument
 from pymongo.errors import PyMongoError
 
+from gangline.store.claims.hints import Hint, by_name
 from gangline.store.claims.protocol import (
     ClaimRequest,
     Claims,
@@ -22,8 +23,9 @@ class FindAndModify:
 
     name = "find-and-modify"
 
-    def __init__(self, records: Records) -> None:
+    def __init__(self, records: Records, hint: Hint = by_name) -> None:
         self._records = records
+        self._hint = hint
 
     async def claim(self, request: ClaimRequest) -> Claims:
         """See :meth:`ClaimProtocol.claim`."""
@@ -33,7 +35,7 @@ class FindAndModify:
                 ready(request.partition, request.names, request.now),
                 stamp(token, request.leases, request.worker, was_stale=False),
                 sort=list(ORDER),
-                hint=INDEX_OF[request.shape].name,
+                hint=self._hint(INDEX_OF[request.shape]),
                 return_document=ReturnDocument.AFTER,
             )
         except PyMongoError as error:

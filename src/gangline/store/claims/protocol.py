@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -17,6 +18,8 @@ from gangline.store.codec import claimed_record
 from gangline.store.connection import Document
 
 Records = AsyncCollection[Document]
+
+_TOKEN = re.compile(r"[0-9a-f]{32}(-\d+)?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +92,11 @@ def new_token() -> str:
     return uuid_utils.uuid7().hex
 
 
+def is_token(lock_id: Any) -> bool:
+    """Whether ``lock_id`` is Gangline's. ``lockedBy`` does not tell: a Node worker that claims leaves it as it was."""
+    return isinstance(lock_id, str) and _TOKEN.fullmatch(lock_id) is not None
+
+
 def stamp(lock_id: Any, leases: LeaseLengths, worker: str, *, was_stale: bool) -> list[dict[str, Any]]:
     """Return the update pipeline of a claim. ``lock_id`` is the token, or an expression that gives it.
 
@@ -123,8 +131,9 @@ def _milliseconds(length: timedelta) -> int:
 
 async def read_back(records: Records, tokens: Sequence[str], *, was_stale: bool = False) -> tuple[ClaimedRecord, ...]:
     """Return the records that were won under ``tokens``, in the order of the tokens."""
-    documents = await records.find({"lockId": {"$in": list(tokens)}}).limit(-len(tokens)).to_list()
-    won = {document["lockId"]: document for document in documents}
+    # Not in a single answer, which holds 101 documents unless told otherwise, and never more than 16 MiB of them.
+    cursor = records.find({"lockId": {"$in": list(tokens)}}).limit(len(tokens)).batch_size(len(tokens))
+    won = {document["lockId"]: document for document in await cursor.to_list()}
     return tuple(claimed_record(won[token], was_stale=was_stale) for token in tokens if token in won)
 
 

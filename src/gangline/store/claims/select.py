@@ -7,6 +7,7 @@ from gangline.jobs.settings import ClaimMode
 from gangline.store.capabilities import Capabilities
 from gangline.store.claims.batch import Batch
 from gangline.store.claims.find_and_modify import FindAndModify
+from gangline.store.claims.hints import Hint, by_name
 from gangline.store.claims.protocol import ClaimProtocol, ClaimRequest, Claims, Records
 from gangline.store.claims.sorted_update import SortedUpdate
 
@@ -20,9 +21,9 @@ class ByLimit:
 
     name = "batch"
 
-    def __init__(self, records: Records) -> None:
-        self._one = FindAndModify(records)
-        self._several = Batch(records)
+    def __init__(self, records: Records, hint: Hint = by_name) -> None:
+        self._one = FindAndModify(records, hint)
+        self._several = Batch(records, hint)
 
     async def claim(self, request: ClaimRequest) -> Claims:
         """See :meth:`ClaimProtocol.claim`."""
@@ -30,7 +31,12 @@ class ByLimit:
 
 
 def select_protocol(
-    mode: ClaimMode, records: Records, capabilities: Capabilities, *, lock_id_index: bool
+    mode: ClaimMode,
+    records: Records,
+    capabilities: Capabilities,
+    *,
+    lock_id_index: bool,
+    hint: Hint = by_name,
 ) -> ClaimProtocol:
     """Return the protocol that ``mode`` asks for, or for ``auto`` the best that the server can do.
 
@@ -44,7 +50,7 @@ def select_protocol(
             "Use 'auto'",
         )
     if mode == "sorted-update" or (mode == "auto" and capabilities.sorted_update and lock_id_index):
-        return SortedUpdate(records)
+        return SortedUpdate(records, hint)
     if mode == "find-and-modify":
-        return FindAndModify(records)
-    return ByLimit(records)
+        return FindAndModify(records, hint)
+    return ByLimit(records, hint)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pymongo import UpdateOne
 from pymongo.errors import PyMongoError
 
+from gangline.store.claims.hints import Hint, by_name
 from gangline.store.claims.protocol import (
     ClaimRequest,
     Claims,
@@ -22,24 +23,25 @@ class SortedUpdate:
 
     name = "sorted-update"
 
-    def __init__(self, records: Records) -> None:
+    def __init__(self, records: Records, hint: Hint = by_name) -> None:
         self._records = records
+        self._hint = hint
 
     async def claim(self, request: ClaimRequest) -> Claims:
         """See :meth:`ClaimProtocol.claim`."""
         # The statements cannot know how many of a capped name the earlier ones took: the smallest cap bounds all.
         tokens = [new_token() for _ in range(min([request.limit, *request.caps.values()]))]
         try:
-            result = await self._records.bulk_write([_claim_one(request, token) for token in tokens], ordered=False)
+            statements = [self._statement(request, token) for token in tokens]
+            result = await self._records.bulk_write(statements, ordered=False)
         except PyMongoError as error:
             return Claims(await read_back_after(error, self._records, tokens))
         return Claims(await read_back(self._records, tokens)) if result.matched_count else Claims()
 
-
-def _claim_one(request: ClaimRequest, token: str) -> UpdateOne:
-    return UpdateOne(
-        ready(request.partition, request.names, request.now),
-        stamp(token, request.leases, request.worker, was_stale=False),
-        sort=dict(ORDER),
-        hint=INDEX_OF[request.shape].name,
-    )
+    def _statement(self, request: ClaimRequest, token: str) -> UpdateOne:
+        return UpdateOne(
+            ready(request.partition, request.names, request.now),
+            stamp(token, request.leases, request.worker, was_stale=False),
+            sort=dict(ORDER),
+            hint=self._hint(INDEX_OF[request.shape]),
+        )
