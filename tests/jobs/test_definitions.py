@@ -18,6 +18,7 @@ from gangline.jobs.definition import (
     is_async,
 )
 from gangline.jobs.record import JobType
+from support.naming import plainly
 
 
 def plain(to: str = "") -> None: ...
@@ -105,7 +106,7 @@ def test_a_time_zone_that_is_unknown_is_refused(zone: Any) -> None:
     assert "Use a name such as 'Europe/Berlin'" in str(refused(recurrent, cron="0 3 * * *", timezone=zone))
 
 
-@pytest.mark.parametrize("rule", [{"every": "1m"}, {"next_run": tomorrow}], ids=str)
+@pytest.mark.parametrize("rule", [{"every": "1m"}, {"next_run": tomorrow}], ids=plainly)
 def test_only_a_cron_expression_has_a_time_zone(rule: Any) -> None:
     assert refused(recurrent, **rule, timezone="UTC").setting == "timezone"
 
@@ -120,7 +121,7 @@ def test_only_a_cron_expression_has_a_time_zone(rule: Any) -> None:
         ({"cron": "* * * * *", "next_run": tomorrow}, 2),
         ({"every": "1m", "cron": "* * * * *", "next_run": tomorrow}, 3),
     ],
-    ids=str,
+    ids=plainly,
 )
 def test_a_recurrent_job_has_exactly_one_rule(rules: Any, count: int) -> None:
     text = str(refused(recurrent, **rules))
@@ -170,7 +171,7 @@ def test_the_name_of_a_job_is_that_of_its_function_unless_another_is_given() -> 
     assert refused(partial(define_event, partial(plain), {})).setting == "name"
 
 
-@pytest.mark.parametrize("handler", [None, 5, "plain", object()], ids=str)
+@pytest.mark.parametrize("handler", [None, 5, "plain", object()], ids=plainly)
 def test_what_cannot_be_called_is_no_handler(handler: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"handler: .+ cannot be called. Decorate a function"):
         define_event(handler, {"name": "job"})
@@ -215,7 +216,7 @@ def test_an_option_is_kept_as_it_was_meant() -> None:
         ({"cron": "0 0 29 2 *"}, datetime(2028, 2, 29, tzinfo=UTC)),
         ({"next_run": tomorrow}, datetime(2026, 1, 2, tzinfo=UTC)),
     ],
-    ids=str,
+    ids=plainly,
 )
 def test_a_recurrent_job_follows_its_rule_and_never_runs_out_of_tries(rule: Any, instant: datetime) -> None:
     start = datetime(2026, 1, 1, tzinfo=UTC)
@@ -249,7 +250,7 @@ class PlainCallable:
         (PlainCallable(), False),
         (AsyncCallable, False),
     ],
-    ids=str,
+    ids=plainly,
 )
 def test_an_async_handler_is_told_from_a_plain_one(function: Any, expected: bool) -> None:
     assert is_async(function) is expected

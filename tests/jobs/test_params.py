@@ -25,6 +25,7 @@ from gangline import ConfigurationError, Context, InvalidParams
 from gangline.jobs.params import ParamsSchema, from_stored, to_storable
 from gangline.store.connection import CODEC
 from jobs import deferred_annotations
+from support.naming import plainly
 
 SECRET = "s3cret"  # noqa: S105 - a value that no error may show
 NO_DATETIME: Any = None
@@ -550,7 +551,7 @@ class Callables:
         deferred_annotations.Callable(),
         partial(deferred_annotations.with_context),
     ],
-    ids=str,
+    ids=plainly,
 )
 def test_a_leading_context_is_no_parameter_and_the_others_are_checked(handler: Any) -> None:
     schema = ParamsSchema(handler, job="job")

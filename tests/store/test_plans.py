@@ -272,12 +272,14 @@ async def test_recovery_reads_expired_leases_only(crowded: Crowded) -> None:
 
 @pytest.mark.parametrize("names", [1, 3, 200, 201, 260])
 async def test_a_survey_walks_over_nobody(crowded: Crowded, names: int) -> None:
-    """Both branches: what is due, and what expired. More than 200 names are looked up in parts."""
-    [plan] = await crowded.plans(lambda: survey(crowded.records, NAMES[:names], PARTITIONS, now=crowded.now))
+    """Both branches: what is due, and what expired. More than 200 names are looked up in parts. Behind a backlog it
+    looks for records without a partition too."""
+    plan, unplaced = await crowded.plans(lambda: survey(crowded.records, NAMES[:names], PARTITIONS, now=crowded.now))
     assert plan.indexes == {DUE.name, LOCKED.name}
     assert not plan.stages & {"COLLSCAN", "SORT"}
     assert plan.keys <= HANDFUL + 2 * names + 4 * 16
     assert plan.documents <= HANDFUL + names + 4 * 16
+    assert_lean(unplaced, READY_BY_NAME.name, entries=HANDFUL + 2 * names)
 
 
 @pytest.mark.parametrize("count", [1, 200, 450])

@@ -12,13 +12,13 @@ import pytest
 from pymongo import MongoClient
 from pymongo.errors import AutoReconnect, OperationFailure
 
+from gangline.jobs.hint import Shape
 from gangline.jobs.outcome import Failure, Outcome, Status
 from gangline.jobs.record import ClaimedRecord
 from gangline.store.claims.expired import ExpiredLeases, TakenOver
 from gangline.store.claims.find_and_modify import FindAndModify
 from gangline.store.claims.protocol import ClaimRequest, LeaseLengths, Records
 from gangline.store.connection import Address, Connection, Document
-from gangline.jobs.hint import Shape
 from gangline.store.history import Execution
 from gangline.store.indexes import ensure_indexes
 from gangline.store.schema import DEFAULT_PREFIX

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -50,12 +50,12 @@ async def survey(
     index = hint(DUE)
     hinted: dict[str, Any] = {} if index is None else {"hint": index}
     cursor = await records.aggregate(_pipeline(records.name, names, now), **hinted)
-    documents = await cursor.to_list()
-    if len(documents) >= _LIMIT:
-        # Behind a backlog, a record of a program that knows no partitions is not among the first.
-        unplaced = records.find(ready(None, names, now), FIELDS).hint(hint(READY_BY_NAME))
-        documents += await unplaced.limit(-_LIMIT).to_list()
-    return _read(documents, partitions, now)
+    view = _read(await cursor.to_list(), partitions, now)
+    if len(view.due) < _LIMIT:
+        return view
+    # Behind a backlog, a record of a program that knows no partitions is not among the first.
+    unplaced = records.find(ready(None, names, now), FIELDS).hint(hint(READY_BY_NAME)).limit(-_LIMIT)
+    return replace(view, misplaced=(*view.misplaced, *map(Misplaced.of, await unplaced.to_list())))
 
 
 def _pipeline(collection: str, names: Sequence[str], now: datetime) -> list[dict[str, Any]]:
@@ -89,8 +89,7 @@ def _expired(names: Sequence[str], now: datetime) -> list[dict[str, Any]]:
 
 def _read(documents: list[Document], partitions: int, now: datetime) -> Survey:
     # A foreign program's array of dates matches like its elements; it must not end the loop that looks.
-    seen = {document["_id"]: document for document in documents}.values()
-    dated = [document for document in seen if isinstance(document.get("nextRunAt"), datetime | DatetimeMS)]
+    dated = [document for document in documents if isinstance(document.get("nextRunAt"), datetime | DatetimeMS)]
     placed = [document for document in dated if in_range(document.get("partition"), partitions)]
     due = {document["_id"]: int(document["partition"]) for document in placed if instant(document["nextRunAt"]) <= now}
     later = [instant(document["nextRunAt"]) for document in placed if document["_id"] not in due]
