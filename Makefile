@@ -9,7 +9,7 @@ demo: $(STAMP)
 	$(BIN)/gangline demo
 
 test: check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: $(STAMP)
 	$(BIN)/ruff check .

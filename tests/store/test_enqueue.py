@@ -264,3 +264,23 @@ async def test_who_may_not_make_the_index_of_identifiers_is_told(
         assert outcome.status is CREATED
     [record] = [record for record in caplog.records if record.name == "gangline.indexes"]
     assert "uniqueIdentifier_1" in record.getMessage()
+
+
+async def test_a_large_bulk_that_is_cancelled_stops_the_insert_under_way(queue: Queue) -> None:
+    """While one portion is stored the next is encoded; neither goes on alone."""
+    started, ended = asyncio.Event(), asyncio.Event()
+
+    async def never_answered(*_: Any, **__: Any) -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    calls = [JobCall(name=JOB, params=dict) for _ in range(6_000)]
+    bulk = asyncio.ensure_future(schedule(queue, *calls, insert_many=never_answered))
+    await asyncio.wait_for(started.wait(), 8)
+    bulk.cancel()
+    await asyncio.wait({bulk}, timeout=8)
+    assert bulk.cancelled()
+    await asyncio.wait_for(ended.wait(), 8)

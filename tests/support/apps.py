@@ -21,7 +21,7 @@ from support.servers import missing
 Document = dict[str, Any]
 Result = TypeVar("Result")
 
-DEADLINE = 15.0
+DEADLINE = 30.0
 """Seconds after which a test that waits gives up: safety only, nothing is measured by it."""
 
 AT_ONCE = RetryPolicy.fixed("1ms")

@@ -16,7 +16,7 @@ _HOST = "127.0.0.1"
 _READY = "Waiting for connections"
 _PORT_TAKEN = 48  # the exit code of a mongod that cannot listen
 _PORT_TRIES = 5
-_CACHE_GB = 0.25
+_CACHE_GB = 0.5
 _OPLOG_MB = 512  # the default is 5 % of the disk
 
 

@@ -26,7 +26,7 @@ from gangline.store.indexes import ensure_unique_identifiers
 from gangline.store.schema import DEAD
 
 _MAX_ROUNDS = 10
-_PORTION = 5_000  # jobs in one insert: each waits once for the majority
+_PORTION = 2_500  # jobs in one insert: each waits once for the majority
 _BREATH = 100  # jobs encoded, in about two milliseconds, before others on the event loop have their turn
 # A claim adds its lease to the record and a failure its trace, of 20,000 characters at most: a record at the server's
 # very limit could be stored but never claimed, and would fail every claim of its partition.

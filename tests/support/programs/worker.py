@@ -23,7 +23,7 @@ def note(ctx: Context) -> None:
     runs.insert_one({"job": ctx.name, "tries": ctx.tries, "stale": ctx.was_stale, "pid": os.getpid()})
 
 
-@app.event(lease="500ms")
+@app.event(lease="2s")
 async def hang_twice(ctx: Context) -> None:
     note(ctx)
     if ctx.tries < 3:
@@ -36,7 +36,7 @@ async def hang(ctx: Context) -> None:
     await asyncio.Event().wait()
 
 
-@app.event(lease="300ms", max_tries=3, retry=RetryPolicy.fixed("1ms"))
+@app.event(lease="2s", max_tries=3, retry=RetryPolicy.fixed("1ms"))
 async def kill_itself(ctx: Context) -> None:
     note(ctx)
     os.kill(os.getpid(), signal.SIGKILL)

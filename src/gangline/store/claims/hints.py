@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
@@ -39,6 +40,7 @@ class AcquisitionIndexes:
         self._hinted = True
         self._doubted = False
         self._told: str | None = None
+        self._mending = asyncio.Lock()  # scheduler and reconciler may both notice, and one of them tells
 
     def hint(self, index: Index) -> str | None:
         """Return the hint to ``index``, or ``None`` while the server has to choose."""
@@ -50,13 +52,14 @@ class AcquisitionIndexes:
         Raises:
             pymongo.errors.PyMongoError: the server could not be asked.
         """
-        hinted = self._hinted
-        missing = await self._missing()
-        made = await self._make(missing, ACQUISITION_INDEXES)  # all: it waits for those that others are making
-        # One that is there and yet refused is hidden; the first time, it was another worker that was faster.
-        self._hinted = made and (bool(missing) or not self._doubted)
-        self._doubted = not missing
-        return hinted
+        async with self._mending:
+            hinted = self._hinted
+            missing = await self._missing()
+            made = await self._make(missing, ACQUISITION_INDEXES)  # all: it waits for those that others are making
+            # One that is there and yet refused is hidden; the first time, it was another worker that was faster.
+            self._hinted = made and (bool(missing) or not self._doubted)
+            self._doubted = not missing
+            return hinted
 
     async def keep(self) -> None:
         """Make what is missing, refused or not, and trust in hints again.
@@ -64,10 +67,11 @@ class AcquisitionIndexes:
         Raises:
             pymongo.errors.PyMongoError: the server could not be asked.
         """
-        missing = await self._missing()
-        if missing:
-            await self._make(missing, missing)
-        self._hinted, self._doubted = True, False
+        async with self._mending:
+            missing = await self._missing()
+            if missing:
+                await self._make(missing, missing)
+            self._hinted, self._doubted = True, False
 
     async def _missing(self) -> list[Index]:
         try:
