@@ -13,3 +13,9 @@ def cancelled() -> bool:
     """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+def heed_cancellation() -> None:
+    """Raise ``CancelledError`` if the current task was asked to end; call it before a long sleep."""
+    if cancelled():
+        raise asyncio.CancelledError

@@ -9,6 +9,7 @@ from random import Random
 
 from gangline.jobs.hint import HintChoice, Sample, Shape, cheaper
 from gangline.store.errors import StoreError
+from gangline.worker.cancellation import heed_cancellation
 
 logger = logging.getLogger("gangline.hint")
 
@@ -49,6 +50,7 @@ class HintProber:
         """Probe now and then every half hour, until cancelled."""
         while self._probe is not None:
             await self.run_once(self._probe)
+            heed_cancellation()
             await asyncio.sleep(INTERVAL_SECONDS)
 
     async def run_once(self, probe: Probe) -> None:

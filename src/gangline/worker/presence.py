@@ -9,6 +9,7 @@ from typing import Protocol
 
 from gangline.store.errors import StoreError
 from gangline.store.registry import PUBLISH_EVERY, WorkerEntry
+from gangline.worker.cancellation import heed_cancellation
 
 logger = logging.getLogger("gangline.presence")
 
@@ -39,6 +40,7 @@ class Presence:
         """Publish until cancelled."""
         while True:
             await self.run_once()
+            heed_cancellation()
             try:
                 async with asyncio.timeout(PUBLISH_EVERY.total_seconds()):
                     await self._changed.wait()

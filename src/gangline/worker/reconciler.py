@@ -11,6 +11,7 @@ from typing import Protocol
 
 from gangline.store.errors import StoreError
 from gangline.store.reconcile import BATCH, Misplaced
+from gangline.worker.cancellation import heed_cancellation
 
 logger = logging.getLogger("gangline.reconciler")
 
@@ -52,6 +53,7 @@ class Reconciler:
             except StoreError as error:
                 logger.info("partitions could not be reconciled: %s", error, extra={"event": "reconcile_failed"})
                 pause = INTERVAL_SECONDS
+            heed_cancellation()
             await asyncio.sleep(pause)
 
     async def run_once(self) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import version
@@ -118,7 +118,9 @@ class Services:
     async def stop(self, grace: float, hurry: asyncio.Event) -> None:
         """Stop claiming; let executions end, leases alive; hand the rest back; then stop what they needed."""
         self.scheduler.stop()
-        await asyncio.gather(asyncio.wait({self.acquiring}, timeout=LAST_STEP_SECONDS), _end(self._background))
+        for task in self._background:
+            task.cancel()
+        await asyncio.wait({self.acquiring, *self._background}, timeout=LAST_STEP_SECONDS)
         self.acquiring.cancel()
         await self.executions.drain(grace, hurry)
         await self.settling.stop()
@@ -126,20 +128,6 @@ class Services:
         await self.keeper.stop()
         await self.presence.withdraw()
         self.threads.close()
-
-
-async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Cancel ``tasks`` until they have ended, or give them up.
-
-    More than once: ``asyncio.wait_for`` of Python 3.11, over which the driver reads, loses a cancellation that comes
-    together with the answer.
-    """
-    left = set(tasks)
-    for _ in range(CANCELLATIONS):
-        for task in left:
-            task.cancel()
-        if left:
-            _, left = await asyncio.wait(left, timeout=LAST_STEP_SECONDS / CANCELLATIONS)
 
 
 class _Queue:
