@@ -108,7 +108,7 @@ def test_is_the_primary_of_a_replica_set_on_loopback_only() -> None:
         assert hello["me"] == server.address == f"127.0.0.1:{server.port}"
         options = client.admin.command("getCmdLineOpts")["parsed"]
         assert options["net"]["bindIp"] == "127.0.0.1"
-        assert options["storage"]["wiredTiger"]["engineConfig"]["cacheSizeGB"] == 0.25
+        assert options["storage"]["wiredTiger"]["engineConfig"]["cacheSizeGB"] == 0.5
 
 
 def test_supports_transactions_and_change_streams(mongod: DevServer) -> None:

@@ -42,6 +42,7 @@ async def test_a_job_outlives_its_killed_worker_and_the_killed_rescuer(
         assert last["stale"]
         assert len({*killed, last["pid"]}) == 3
         assert raw.runs.count_documents({"job": "hang"}) == 1
+        await eventually(lambda: raw.records.count_documents({}) == 1)
         assert raw.record()["_id"] == long.id
         assert raw.record()["tries"] == 1
 
