@@ -147,7 +147,8 @@ class Connection:
 
 def open_sync_records(address: Address) -> Collection[Document]:
     """Return the records over a synchronous client of its own, for a thread; close it by ``.database.client``."""
-    client: MongoClient[Document] = MongoClient(address.uri, **_client_options(address))
+    # Not before the first renewal: most jobs need none, and a monitor that is just starting outlives a quick close.
+    client: MongoClient[Document] = MongoClient(address.uri, connect=False, **_client_options(address))
     return client.get_database(address.database, codec_options=CODEC).get_collection(address.records)
 
 
