@@ -31,6 +31,7 @@ async def test_a_job_outlives_its_killed_worker_and_the_killed_rescuer(
             for number in range(3)
         ]
         await started(raw, *(process.pid for process in processes))
+        await run_of(raw, "hang", 1)
         killed = []
         for tries in (1, 2):
             run = await run_of(raw, "hang_twice", tries)

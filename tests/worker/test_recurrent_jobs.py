@@ -223,3 +223,27 @@ async def test_a_next_run_that_raises_is_told_and_tried_again(
     assert record["nextRunAt"] > datetime.now(UTC) + 0.9 * HOUR
     assert "lastError" not in record
     assert "no calendar" in raw.entries()[0]["errorMessage"]
+
+
+async def test_a_recurrent_job_that_was_an_event_job_for_a_while_runs_again(uri: str, raw: Raw) -> None:
+    """Case 72, the other way round and back: a roll-out that was undone must not have ended the job for ever."""
+
+    async def tick() -> None: ...
+
+    async with Gangline(named(uri)) as app:
+        app.recurrent(name="tick", every="1h", run_at_start=True)(tick)
+        async with running(app):
+            await moved(raw, {})
+    raw.records.update_one({}, {"$set": {"nextRunAt": datetime(2020, 1, 1, tzinfo=UTC)}})
+    async with Gangline(named(uri)) as app:
+        app.event(name="tick")(tick)
+        async with running(app):
+            await eventually(lambda: raw.records.find_one({"maxTriesReachedAt": {"$ne": None}}))
+    async with Gangline(named(uri)) as app:
+        app.recurrent(name="tick", every="1h")(tick)
+        worker = app.worker()
+        await worker.start()
+        await worker.stop()
+    record = raw.record()
+    assert record["nextRunAt"] > datetime.now(UTC)
+    assert {"maxTriesReachedAt", "status", "lastError", "lockId"}.isdisjoint(record)

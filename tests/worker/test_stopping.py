@@ -13,6 +13,13 @@ from support.apps import DEADLINE, Raw, eventually, failing, running, soon
 from support.programs import ENVIRONMENT
 
 
+@pytest.fixture
+def _short_unwinding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait less long for handlers that do not listen."""
+    monkeypatch.setattr("gangline.worker.executor.UNWIND_SECONDS", 0.2)
+    monkeypatch.setattr("gangline.worker.executions.UNWIND_SECONDS", 0.5)
+
+
 async def test_a_job_that_ends_within_the_grace_time_finishes(app: Gangline, raw: Raw) -> None:
     """Case 51."""
     started, release = asyncio.Event(), asyncio.Event()
@@ -131,6 +138,7 @@ async def test_a_handler_that_still_ends_well_when_it_is_cancelled_has_succeeded
     assert raw.empty()
 
 
+@pytest.mark.usefixtures("_short_unwinding")
 @pytest.mark.parametrize("hurried", [False, True], ids=["grace", "hurry"])
 @pytest.mark.parametrize("timeout", [None, "1h"])
 async def test_a_handler_that_swallows_its_cancellation_is_handed_back_over_its_head(
@@ -186,6 +194,7 @@ async def test_a_thread_that_looks_at_should_end_still_ends_well(app: Gangline, 
     assert raw.empty()
 
 
+@pytest.mark.usefixtures("_short_unwinding")
 async def test_a_thread_that_does_not_end_is_handed_back(app: Gangline, raw: Raw) -> None:
     started, release = threading.Event(), threading.Event()
 
@@ -318,6 +327,7 @@ async def test_cancelling_run_stops_in_order(app: Gangline, raw: Raw) -> None:
     assert raw.record()["tries"] == 0
 
 
+@pytest.mark.usefixtures("_short_unwinding")
 async def test_stop_ends_although_the_server_is_away(impatient_app: Gangline, raw: Raw) -> None:
     """The outcome cannot be written: the record frees itself when its lease ends, as long as that is waited for."""
     started, release = asyncio.Event(), asyncio.Event()

@@ -30,9 +30,11 @@ class RecurrentRecords:
                 await self._register(job, job.recurrence)
 
     async def _register(self, job: JobDefinition, rule: Recurrence) -> None:
-        stored = await self._records.find_one(_record_of(job.name), {"schedule": 1})
+        stored = await self._records.find_one(_record_of(job.name), {"schedule": 1, "maxTriesReachedAt": 1})
         if stored is None:
             await self._insert(job, rule)
+        elif stored.get("maxTriesReachedAt") is not None:
+            await self._revive(job, rule)
         elif stored.get("schedule") is None:
             await self._adopt(job, rule)
         elif _rule_of(stored) != rule.text:
@@ -56,6 +58,17 @@ class RecurrentRecords:
             await self._records.insert_one(record)
         except DuplicateKeyError:
             return  # another process was first
+
+    async def _revive(self, job: JobDefinition, rule: Recurrence) -> None:
+        """Put a record back that was set aside while a program defined the job as an event job."""
+        now = self._clock.now()
+        await self._records.update_one(
+            {**_record_of(job.name), "maxTriesReachedAt": {"$ne": None}},
+            {
+                "$set": {"nextRunAt": rule.next_after(now, anchor=now), "schedule": _schedule(rule, now), "tries": 0},
+                "$unset": {"status": "", "maxTriesReachedAt": "", "expiresAt": "", "lastError": ""},
+            },
+        )
 
     async def _adopt(self, job: JobDefinition, rule: Recurrence) -> None:
         """Note the rule on a record of the Node side; its next instant is one of the same cadence already."""
