@@ -142,7 +142,7 @@ async def test_a_succeeded_job_has_still_run_once_when_its_lease_would_have_ende
     """Case 8."""
     runs: list[str] = []
 
-    @app.event(lease="200ms")
+    @app.event(lease="600ms")
     async def once() -> None:
         runs.append("once")
 
@@ -152,7 +152,7 @@ async def test_a_succeeded_job_has_still_run_once_when_its_lease_would_have_ende
 
     async with running(app):
         await once.schedule()
-        await later.options(run_in="650ms").schedule()
+        await later.options(run_in="900ms").schedule()
         await eventually(raw.empty)
     assert sorted(runs) == ["later", "once"]
     assert raw.statuses() == ["success"] * 2
