@@ -18,6 +18,7 @@ from support.node_side import WEEK, NodeSide
 from support.queues import DEAD, NODE_PREFIX
 
 PAST = datetime(2020, 1, 1, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
 LOCK = {"lockId", "lockedUntil", "claimWasStale"}
 
 
@@ -45,7 +46,7 @@ async def claimed_here(connection: Connection, name: str = "work", partition: in
         names=[name],
         limit=1,
         shape=Shape.BY_NAME,
-        now=connection.clock.now(),
+        now=connection.clock.now() + SECOND,  # the clock is a lower bound: what is due right now is due for it as well
         leases=LeaseLengths(default=timedelta(seconds=30)),
         worker="host:1:gone",
     )
