@@ -30,8 +30,12 @@ def test_a_database_is_put_into_a_uri(given: str, expected: str) -> None:
 
 def test_a_child_left_behind_is_reported_and_ended() -> None:
     before = children()
-    with subprocess.Popen(["sleep", "1000"]) as child:
-        assert left_behind(before, patience=0) == [f"{child.pid}: sleep 1000"]
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.write(b"x")
+        assert child.stdout.read(1) == b"x"  # it runs: just after its start the system does not tell its command yet
+        assert left_behind(before, patience=0) == [f"{child.pid}: cat"]
         assert child.wait(10) < 0
     assert left_behind(before, patience=0) == []
 
