@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import secrets
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gangline.cli.demo_display import print_report, report_fields, shown_progress
+from gangline.cli.demo_display import print_report, report_fields
 from gangline.cli.exits import ExitCode, complain
 from gangline.cli.options import Json, Mongod, Uri
-from gangline.cli.output import console, print_json, text
+from gangline.cli.output import print_json
+from gangline.cli.own_database import own_database
+from gangline.cli.progress import shown_progress
 from gangline.demo.files import INSTALLED, Files, find_files, standard_library
 from gangline.demo.fleet import WorkerEnded
 from gangline.demo.run import Report, run_demo
-from gangline.devserver import DevServer
 from gangline.jobs.errors import ConfigurationError
-from gangline.store.database import drop_database, in_database
 
 _WORKER = ["-P", "-m", "gangline.cli", "worker", "gangline.demo.app:app"]
 _WORKER_OPTIONS = ["--until-stdin-closes", "--log-level=warning", "--concurrency=64", "--grace=1s"]
@@ -47,7 +43,7 @@ def demo(
     """
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     files = _files(path)
-    with _database(uri, mongod) as database:
+    with own_database("demo", uri, mongod) as database:
         report = _run(files, database, processes, quiet=as_json)
     if as_json:
         print_json(report_fields(report))
@@ -78,21 +74,3 @@ def _run(files: Files, uri: str, processes: int, *, quiet: bool) -> Report:
     except WorkerEnded as error:
         complain(str(error))
         raise typer.Exit(ExitCode.ERROR) from error
-
-
-@contextmanager
-def _database(uri: str | None, mongod: str | None) -> Iterator[str]:
-    """Give the URI of a database of the demo's own."""
-    name = f"gangline_demo_{secrets.token_hex(4)}"
-    err = console(err=True)
-    if uri:
-        err.print(text(f"Using the database {name} on the server that was given."))
-        own = in_database(uri, name)
-        try:
-            yield own
-        finally:
-            asyncio.run(drop_database(own))
-        return
-    err.print("Starting a MongoDB for the demo.")
-    with DevServer(binary=mongod) as server:
-        yield server.uri_for(name)

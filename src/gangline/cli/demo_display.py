@@ -1,64 +1,17 @@
-"""What people see of the demo: its progress, and its summary."""
+"""What people see of the demo's summary."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    ProgressColumn,
-    SpinnerColumn,
-    Task,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-)
-from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
 
 from gangline.cli.output import console, text
-from gangline.demo.run import Progress, Report
+from gangline.demo.run import Report
 
 _SHOWN_PROBLEMS = 10
-
-
-@contextmanager
-def shown_progress(*, quiet: bool) -> Iterator[Progress]:
-    """Show bars on a terminal's standard error, unless ``quiet``."""
-    err = console(err=True)
-    columns = (
-        SpinnerColumn(finished_text="[green]✓"),
-        TextColumn("{task.description:<12}"),
-        BarColumn(bar_width=30),
-        MofNCompleteColumn(),
-        _Rate(),
-        TimeElapsedColumn(),
-    )
-    with Bars(*columns, console=err, disable=quiet or not err.is_terminal) as bars:
-        yield _Bars(bars)
-
-
-class _Bars:
-    def __init__(self, bars: Bars) -> None:
-        self._bars = bars
-        self._current: TaskID | None = None
-
-    def begin(self, stage: str, total: int) -> None:
-        self._current = self._bars.add_task(stage, total=total)
-
-    def reach(self, done: int) -> None:
-        if self._current is not None:
-            self._bars.update(self._current, completed=done)
-
-
-class _Rate(ProgressColumn):
-    def render(self, task: Task) -> Text:
-        speed = task.finished_speed or task.speed
-        return Text("" if speed is None else f"{speed:,.0f}/s", "cyan", justify="right")
 
 
 def report_fields(report: Report) -> dict[str, Any]:

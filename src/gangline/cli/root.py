@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from gangline.cli.bench import bench
 from gangline.cli.demo import demo
 from gangline.cli.dev import dev
 from gangline.cli.doctor import doctor
@@ -41,6 +42,7 @@ for command in (dev, worker, stats, doctor, demo):
     cli.command(help=prose(command))(command)
 cli.add_typer(jobs)
 cli.add_typer(indexes)
+cli.add_typer(bench)
 
 
 def _show_version(wanted: bool) -> None:
