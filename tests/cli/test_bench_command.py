@@ -75,6 +75,19 @@ def test_throughput_tells_the_share_of_the_limit_in_one_table(mongo_uri: str, tm
     )
 
 
+def test_latency_has_a_row_for_each_scene_with_and_without_the_stream(mongo_uri: str, tmp_path: Path) -> None:
+    file = tmp_path / "latency.json"
+    few = ["--jobs", "3", "--poll-interval", "0.1", "--pause", "0.01"]
+    result = in_process("bench", "latency", *few, "--uri", mongo_uri, "--json", str(file))
+    assert result.exit_code == 0, result.output
+    assert [(row["scene"], row["change_stream"]) for row in rows(file)] == [
+        (scene, stream) for scene in ("same-process", "other-process", "delayed") for stream in (True, False)
+    ]
+    for row in rows(file):
+        assert (row["jobs"], row["verified"]) == (3, True)
+        assert 0 < row["p50_ms"] <= row["p95_ms"] <= row["p99_ms"] <= row["max_ms"]
+
+
 def test_idle_has_a_row_for_each_number_of_partitions_and_schedulers(mongo_uri: str, tmp_path: Path) -> None:
     file = tmp_path / "idle.json"
     few = ["--partitions", "1,16", "--schedulers", "1,2", "--poll-interval", "0.1", "--polls", "3"]
@@ -116,6 +129,8 @@ def test_priority_has_a_row_for_each_bound(mongo_uri: str, tmp_path: Path) -> No
         (["claims", "--strategy", "sorted-update"], "strategy"),
         (["throughput", "--kind", "process"], "kind"),
         (["throughput", "--history", "maybe"], "history"),
+        (["latency", "--scene", "moon"], "scene"),
+        (["latency", "--change-stream", "maybe"], "change-stream"),
         (["idle", "--schedulers", "1000"], "schedulers"),
         (["growth", "--waiting", "-1"], "waiting"),
         (["growth", "--strategy", "limit"], "strategy"),

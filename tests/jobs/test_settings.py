@@ -22,6 +22,7 @@ WRONG_WORKER_OPTIONS: dict[str, list[Any]] = {
     "keep_history": [-1, timedelta(seconds=-1), *NO_DURATIONS],
     "claim": ["x", "Batch", "", None, 1, []],
     "max_batch": [0, -1, "x", None, True, 1.5, 1_001],
+    "change_stream": [None, 0, 1, "yes"],
 }
 
 
@@ -81,7 +82,10 @@ def test_what_is_not_given_has_its_default() -> None:
         ("concurency", "Did you mean 'concurrency'?"),
         ("poll_intervall", "Did you mean 'poll_interval'?"),
         ("pollInterval", "Did you mean 'poll_interval'?"),
-        ("threads", "Known are: claim, concurrency, grace, keep_history, lease, max_batch, poll_interval, renew"),
+        (
+            "threads",
+            "Known are: change_stream, claim, concurrency, grace, keep_history, lease, max_batch, poll_interval, renew",
+        ),
     ],
 )
 def test_an_unknown_setting_of_a_worker_suggests_the_nearest(unknown: str, remedy: str) -> None:

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 import pytest
 from pymongo import MongoClient
 
-from gangline.devserver import GuardedProcess, ServerEndedError, free_port
+from gangline.devserver import DevServerError, GuardedProcess, ServerEndedError, find_mongod, free_port
 
 TEST_URI = "GANGLINE_TEST_URI"
 """The environment variable that points the whole suite at another server, such as a real MongoDB 8."""
@@ -67,6 +67,23 @@ def _try_secantusdb(program: str, port: int) -> tuple[GuardedProcess, int]:
         server.stop()
         raise
     return server, port
+
+
+@contextmanager
+def standalone() -> Iterator[str]:
+    """A MongoDB that is no replica set, so that it has no change streams and no transactions. Gives its URI."""
+    try:
+        binary = find_mongod()
+    except DevServerError as error:
+        missing(str(error))
+    folder, port = Path(tempfile.gettempdir()) / f"standalone-{secrets.token_hex(6)}", free_port()
+    options = ["--dbpath", str(folder), "--port", str(port), "--bind_ip", "127.0.0.1", "--nounixsocket"]
+    server = GuardedProcess([str(binary), *options, "--wiredTigerCacheSizeGB", "0.25"], folder=folder, temporary=True)
+    try:
+        server.start("Waiting for connections")
+        yield f"mongodb://127.0.0.1:{port}/shop"
+    finally:
+        server.stop()
 
 
 @contextmanager

@@ -154,7 +154,12 @@ async def test_a_job_that_schedules_another_does_not_wait_for_it(wide_app: Gangl
 def acquiring(commands: Commands) -> list[str]:
     """The names of the commands by which a scheduler looks and claims."""
     looks_and_claims = ("aggregate", "find", "findAndModify")
-    return [name for name, _ in commands.sent if name in looks_and_claims]
+    return [name for name, command in commands.sent if name in looks_and_claims and not opens_a_stream(command)]
+
+
+def opens_a_stream(command: Document) -> bool:
+    """Whether it is no look."""
+    return "$changeStream" in command.get("pipeline", [{}])[0]
 
 
 async def looks(commands: Commands, number: int) -> None:

@@ -48,6 +48,10 @@ def worker(
     max_batch: Annotated[
         int | None, _option("The most jobs taken from one partition in one go.", _DEFAULTS.max_batch)
     ] = None,
+    change_stream: Annotated[
+        bool | None,
+        typer.Option("--change-stream/--no-change-stream", help="Let the server tell an idle worker of new jobs."),
+    ] = None,
     log_level: Annotated[Level, typer.Option(help="From which severity on to log.")] = Level.INFO,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log one JSON object a line.")] = False,
     until_stdin_closes: Annotated[bool, typer.Option("--until-stdin-closes", hidden=True)] = False,
@@ -71,6 +75,7 @@ def worker(
         "keep_history": _duration(keep_history),
         "claim": claim,
         "max_batch": max_batch,
+        "change_stream": change_stream,
     }
     given = cast("WorkerOptions", {name: value for name, value in options.items() if value is not None})
     loaded = load_app(app)

@@ -98,6 +98,7 @@ class WorkerOptions(TypedDict, total=False):
     keep_history: Duration
     claim: ClaimMode
     max_batch: int
+    change_stream: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +116,8 @@ class WorkerSettings:
         claim: the claim protocol, or ``auto`` to let the server's version decide.
         max_batch: the most records taken from one partition in one go. A job of higher priority in another partition
             is overtaken by at most this many records for each claim that is under way.
+        change_stream: whether an idle worker is told of new records by the server, where it can; otherwise it finds
+            what other processes schedule when it looks, once a poll interval.
     """
 
     concurrency: int = 32
@@ -125,6 +128,7 @@ class WorkerSettings:
     keep_history: timedelta = timedelta(weeks=1)
     claim: ClaimMode = "auto"
     max_batch: int = 32
+    change_stream: bool = True
 
     @classmethod
     def checked(cls, options: WorkerOptions) -> WorkerSettings:
@@ -149,6 +153,7 @@ class WorkerSettings:
             keep_history=duration("keep_history", options.get("keep_history", default.keep_history), at_most=A_CENTURY),
             claim=_claim_mode(options.get("claim", default.claim)),
             max_batch=whole_number("max_batch", options.get("max_batch", default.max_batch), at_most=1_000),
+            change_stream=truth("change_stream", options.get("change_stream", default.change_stream)),
         )
 
 

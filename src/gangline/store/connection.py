@@ -124,6 +124,11 @@ class Connection:
             await self.capabilities()
 
     @property
+    def max_sockets(self) -> float:
+        """How many sockets the connection may have to a server; infinite if the URI sets no bound."""
+        return self._client.options.pool_options.max_pool_size
+
+    @property
     def loop_ended(self) -> bool:
         """Whether its event loop is closed: the connection can be neither used nor closed then."""
         return self._loop is not None and self._loop.is_closed()

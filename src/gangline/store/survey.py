@@ -36,6 +36,11 @@ class Survey:
     next_due_at: datetime | None
     misplaced: Sequence[Misplaced] = ()
 
+    @property
+    def complete(self) -> bool:
+        """Whether ``due`` is all that is due."""
+        return len(self.due) + len(self.misplaced) < _LIMIT
+
 
 async def survey(
     records: Records, names: Sequence[str], partitions: int, *, now: datetime, hint: Hint = by_name

@@ -12,9 +12,10 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from gangline.jobs.hint import Shape
@@ -75,10 +76,12 @@ class Scheduler:
         rng: random.Random,
         *,
         preferred: Callable[[], Shape] = lambda: Shape.BY_NAME,
+        resting: Callable[[bool], None] = lambda _: None,
     ) -> None:
         """``start`` gets a record and the monotonic instant before its claim was sent.
 
-        ``preferred`` tells the shape that this worker's workload favours.
+        ``preferred`` tells the shape that this worker's workload favours. ``resting`` is told after each step whether
+        there is nothing to do but to wait for something due.
         """
         self._settings = settings
         self._protocol = protocol
@@ -87,20 +90,26 @@ class Scheduler:
         self._start = start
         self._random = rng
         self._preferred = preferred
+        self._resting = resting
         self._walk = PartitionWalk(settings.partitions, rng)
-        self._targets: list[int] = []
+        self._targets: list[tuple[int, int | None]] = []
         self._due: dict[Any, int] = {}
         self._in_vain: set[Any] = set()
         self._repaired: set[Any] = set()
         self._look = True
         self._next_look = 0.0
+        self._sleeps_until: datetime | None = None
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
         self._backoff = Backoff(rng)
 
-    def wake(self) -> None:
-        """Look again at once: a slot became free, or a job was scheduled in this process."""
-        self._wake.set()
+    def wake(self, due_at: datetime | None = None) -> None:
+        """Look again at once: a slot became free, or a record came that is due at ``due_at``.
+
+        One that becomes due when the next look comes anyway needs none of its own.
+        """
+        if due_at is None or self._sleeps_until is None or due_at < self._sleeps_until:
+            self._wake.set()
 
     async def run(self) -> None:
         """Acquire until :meth:`stop`. An unreachable server is reported once and asked again, less and less often."""
@@ -124,11 +133,15 @@ class Scheduler:
     async def run_once(self) -> float:
         """Make one step, a look or a claim, and return how many seconds nothing needs to be done."""
         self._wake.clear()
+        self._sleeps_until = None
         room = self._room()
+        if room.limit and (self._look or time.monotonic() >= self._next_look):
+            pause = await self._look_around(room)
+            self._resting(pause > 0)
+            return pause
+        self._resting(False)
         if not room.limit:
             return self._settings.poll_interval
-        if self._look or time.monotonic() >= self._next_look:
-            return await self._look_around(room)
         await self._claim(room)
         return 0.0
 
@@ -141,7 +154,7 @@ class Scheduler:
             return 0.0  # and look again: they can be claimed now
         self._in_vain &= view.due.keys()
         due = {record: partition for record, partition in view.due.items() if record not in self._in_vain}
-        self._due, self._targets = due, list(set(due.values()))
+        self._due, self._targets = due, _targets(due, complete=view.complete)
         self._random.shuffle(self._targets)
         self._look = not due
         if due:
@@ -170,13 +183,14 @@ class Scheduler:
         return self._look
 
     async def _claim(self, room: Room) -> None:
-        partition = self._targets.pop() if self._targets else self._walk.next()
-        for request in self._requests(room, partition):
+        partition, expected = self._targets.pop() if self._targets else (self._walk.next(), None)
+        for request in self._requests(room, partition, expected):
             sent = time.monotonic()
             claims = await self._protocol.claim(request)
             for record in claims.records:
                 self._start(record, sent)
             if claims.records or claims.contended:
+                self._look = expected is not None and not self._targets  # that was all there was
                 return
         self._came_up_empty(partition)
 
@@ -186,17 +200,18 @@ class Scheduler:
         self._in_vain.update(record for record, where in self._due.items() if where == partition)
         self._look = not self._targets
 
-    def _requests(self, room: Room, partition: int) -> Iterator[ClaimRequest]:
+    def _requests(self, room: Room, partition: int, expected: int | None) -> Iterator[ClaimRequest]:
         """One claim, unless there are more names than one by name can take: then one after another covers them all."""
         shape = self._shape(room)
         names, step = room.names, len(room.names)
         if shape is Shape.BY_NAME and step > MAX_SORTED_NAMES:
             names, step = self._random.sample(names, step), MAX_SORTED_NAMES
+        limit = min(room.limit, self._settings.max_batch, expected or self._settings.max_batch)
         for start in range(0, len(names), step):
             yield ClaimRequest(
                 partition=partition,
                 names=names[start : start + step],
-                limit=min(room.limit, self._settings.max_batch),
+                limit=limit,
                 caps=room.caps,
                 shape=shape,
                 now=self._queue.now(),
@@ -213,10 +228,11 @@ class Scheduler:
         return self._settings.poll_interval + self._random.uniform(0.0, min(0.05, self._settings.poll_interval / 20))
 
     def _until(self, next_due_at: datetime | None) -> float:
-        poll = max(0.0, self._next_look - time.monotonic())
-        if next_due_at is None:
-            return poll
-        return min(poll, max(0.001, (next_due_at - self._queue.now()).total_seconds()))
+        pause, now = max(0.0, self._next_look - time.monotonic()), self._queue.now()
+        if next_due_at is not None:
+            pause = min(pause, max(0.001, (next_due_at - now).total_seconds()))
+        self._sleeps_until = now + timedelta(seconds=pause)
+        return pause
 
     async def _sleep(self, seconds: float) -> None:
         if seconds:
@@ -241,6 +257,14 @@ class Scheduler:
         if not self._backoff.fresh:
             logger.info("jobs can be claimed again", extra={"event": "claim_recovered"})
             self._backoff.reset()
+
+
+def _targets(due: Mapping[Any, int], *, complete: bool) -> list[tuple[int, int | None]]:
+    """Return the partitions where records are due, each with how many if that is known.
+
+    A claim of one record is one command, and one of several is three.
+    """
+    return [(partition, count if complete else None) for partition, count in Counter(due.values()).items()]
 
 
 async def _wait_for(event: asyncio.Event, seconds: float) -> None:

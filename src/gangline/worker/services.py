@@ -15,6 +15,7 @@ from gangline.jobs.definition import JobDefinition
 from gangline.jobs.hint import Sample, Shape
 from gangline.jobs.record import ClaimedRecord
 from gangline.jobs.settings import WorkerSettings
+from gangline.store.changes import open_changes
 from gangline.store.claims.expired import ExpiredLeases
 from gangline.store.claims.hints import AcquisitionIndexes
 from gangline.store.claims.protocol import ClaimProtocol, LeaseLengths
@@ -38,6 +39,7 @@ from gangline.worker.scheduler import Acquisition, Scheduler
 from gangline.worker.settling import SettleQueue
 from gangline.worker.slots import Slots
 from gangline.worker.threads import HandlerThreads
+from gangline.worker.wake_ups import WakeUps
 
 LAST_STEP_SECONDS = 5.0  # for the acquisition step that is under way when the worker stops
 CANCELLATIONS = 10
@@ -73,6 +75,7 @@ class Services:
     """Everything that runs while a worker runs."""
 
     def __init__(self, plan: Blueprint) -> None:
+        self._plan = plan
         history = History(plan.connection.history, plan.settings.keep_history)
         settler = Settler(plan.connection.records, history)
         slots = Slots(plan.settings.concurrency, list(plan.jobs.values()), freed=lambda: self.scheduler.wake())
@@ -94,6 +97,7 @@ class Services:
         self.prober = _prober(plan, lambda: self.presence.changed())
         self.presence = _presence(plan, self.prober)
         self.reconciler = _reconciler(plan)
+        self.wake_ups = _wake_ups(plan, lambda due_at: self.scheduler.wake(due_at))
         queue = _Queue(plan, _recovery(plan, history, settler), self.reconciler)
         self.scheduler = Scheduler(
             _acquisition(plan),
@@ -103,6 +107,7 @@ class Services:
             self.executions.start,
             plan.rng,
             preferred=lambda: self.prober.shape,
+            resting=self.wake_ups.resting,
         )
         self._background: list[asyncio.Task[None]] = []
 
@@ -111,9 +116,13 @@ class Services:
         self.keeper.start()
         self.settling.start()
         self.acquiring = asyncio.create_task(self.scheduler.run(), name="gangline-scheduler")
-        for service in (self.prober, self.reconciler, self.presence):
+        for service in self._in_background():
             name = f"gangline-{type(service).__name__.lower()}"
             self._background.append(asyncio.create_task(service.run(), name=name))
+
+    def _in_background(self) -> Sequence[HintProber | Reconciler | Presence | WakeUps]:
+        always = (self.prober, self.reconciler, self.presence)
+        return (*always, self.wake_ups) if self._plan.settings.change_stream else always
 
     async def stop(self, grace: float, hurry: asyncio.Event) -> None:
         """Stop claiming; let executions end, leases alive; hand the rest back; then stop what they needed."""
@@ -195,6 +204,12 @@ def _recovery(plan: Blueprint, history: History, settler: Settler) -> Recovery:
 
 def _reconciler(plan: Blueprint) -> Reconciler:
     return Reconciler(_Repairs(plan), plan.partitions, plan.rng)
+
+
+def _wake_ups(plan: Blueprint, wake: Callable[[datetime | None], None]) -> WakeUps:
+    # Busy for a whole poll interval: a worker that looks no more rarely than it would by polling needs no stream.
+    patience = plan.settings.poll_interval.total_seconds()
+    return WakeUps(lambda: open_changes(plan.connection, plan.names), wake, plan.rng, patience=patience)
 
 
 def _prober(plan: Blueprint, chosen: Callable[[], None]) -> HintProber:

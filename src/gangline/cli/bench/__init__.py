@@ -7,6 +7,7 @@ import typer
 from gangline.cli.bench.claims import claims
 from gangline.cli.bench.growth import growth
 from gangline.cli.bench.idle import idle
+from gangline.cli.bench.latency import latency
 from gangline.cli.bench.priority import priority
 from gangline.cli.bench.throughput import throughput
 from gangline.cli.options import prose
@@ -16,5 +17,5 @@ bench = typer.Typer(
     help="Measure what the documentation tells: on an embedded MongoDB, or at --uri in a database of its own.",
     no_args_is_help=True,
 )
-for command in (claims, throughput, idle, growth, priority):
+for command in (claims, throughput, latency, idle, growth, priority):
     bench.command(help=prose(command))(command)
