@@ -167,6 +167,23 @@ def test_nothing_that_a_handler_left_behind_keeps_the_process() -> None:
         assert process.ends() == 3
 
 
+def test_a_worker_whose_loop_is_blocked_ends_as_well_with_the_process_that_started_it() -> None:
+    script = """
+import asyncio, time
+from gangline.cli import stopping
+stopping._ALONE_SECONDS = 0.05
+async def block() -> None:
+    stopping.Stopping(None).when_stdin_closes()
+    print("blocked", flush=True)
+    time.sleep(3600)
+asyncio.run(block())
+"""
+    with running(sys.executable, "-c", script) as process:
+        process.says("blocked")
+        process.close_stdin()
+        assert process.ends() == 1
+
+
 def test_the_log_names_the_job(uri: str, folder: Path) -> None:
     job_id = schedule(uri, "async")
     (folder / "go").touch()

@@ -39,6 +39,11 @@ class Command:
         self._listening.start()
 
     @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
     def output(self) -> str:
         """What it said so far, errors included."""
         with self._said:

@@ -11,10 +11,14 @@ import sys
 import threading
 from types import FrameType
 
+from gangline.cli.exits import ExitCode
 from gangline.jobs.durations import describe
 from gangline.worker.worker import Worker
 
 logger = logging.getLogger("gangline.cli")
+
+_ALONE_SECONDS = 30.0
+"""How long a worker may take to hand its jobs back once the process that started it is gone."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -37,7 +41,7 @@ class Stopping:
 
     def when_stdin_closes(self) -> None:
         """Stop at once when standard input closes: the process that started this one is gone."""
-        self._loop.add_reader(sys.stdin.fileno(), self._on_stdin)
+        threading.Thread(target=self._await_end_of_stdin, name="gangline-stdin", daemon=True).start()
 
     def tell(self) -> None:
         """Log how it ended."""
@@ -55,11 +59,17 @@ class Stopping:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the process is ending already
             self._loop.call_soon_threadsafe(self._ask)
 
-    def _on_stdin(self) -> None:
-        if not os.read(sys.stdin.fileno(), 1024):
-            self._loop.remove_reader(sys.stdin.fileno())
-            self._ask()
-            self._worker.hurry()
+    def _await_end_of_stdin(self) -> None:
+        """In a thread of its own: nobody is left who could send a third signal to a worker whose loop is blocked."""
+        while os.read(sys.stdin.fileno(), 1024):
+            pass
+        leave_within(_ALONE_SECONDS, ExitCode.ERROR)
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._hurry)
+
+    def _hurry(self) -> None:
+        self._ask()
+        self._worker.hurry()
 
     def _ask(self) -> None:
         if self._stop is not None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from dataclasses import dataclass
 from typing import Annotated, Any, cast
 
 import typer
@@ -12,12 +14,15 @@ from gangline.cli.exits import ExitCode
 from gangline.cli.loading import load_app
 from gangline.cli.logs import Level, set_up_logging
 from gangline.cli.options import Uri
+from gangline.cli.processes import as_arguments, supervise
 from gangline.cli.stopping import Stopping, leave_within
 from gangline.jobs.durations import describe
 from gangline.jobs.settings import WorkerOptions, WorkerSettings
+from gangline.worker.loop import run
 
 _DEFAULTS = WorkerSettings()
 _EXIT_SECONDS = 5.0
+_DURATIONS = ("poll_interval", "lease", "grace", "keep_history")
 
 
 def _option(help_text: str, default: object) -> Any:
@@ -54,7 +59,11 @@ def worker(
     ] = None,
     log_level: Annotated[Level, typer.Option(help="From which severity on to log.")] = Level.INFO,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log one JSON object a line.")] = False,
+    processes: Annotated[
+        int, typer.Option(min=1, help="How many worker processes to run; one that dies is replaced.")
+    ] = 1,
     until_stdin_closes: Annotated[bool, typer.Option("--until-stdin-closes", hidden=True)] = False,
+    ready_fd: Annotated[int | None, typer.Option("--ready-fd", hidden=True)] = None,
 ) -> None:
     """Run the jobs of an app until SIGTERM or SIGINT.
 
@@ -63,43 +72,68 @@ def worker(
 
     The first signal ends claiming and lets running jobs end for the grace time; what is left then is handed back to
     other workers and no try is charged. The second signal hands back at once. The third ends the process as it is.
+    With --processes signals go on to all of them, and each has --concurrency jobs of its own.
 
     Exit codes: 0 all jobs finished; 1 an error; 2 a wrong option, setting or app; 3 jobs were handed back unfinished.
     """
     options = {
         "concurrency": concurrency,
-        "poll_interval": _duration(poll_interval),
-        "lease": _duration(lease),
+        "poll_interval": poll_interval,
+        "lease": lease,
         "renew": renew,
-        "grace": _duration(grace),
-        "keep_history": _duration(keep_history),
+        "grace": grace,
+        "keep_history": keep_history,
         "claim": claim,
         "max_batch": max_batch,
         "change_stream": change_stream,
     }
-    given = cast("WorkerOptions", {name: value for name, value in options.items() if value is not None})
+    given = {name: value for name, value in options.items() if value is not None}
+    if processes > 1:
+        set_up_logging(log_level, as_json=log_json)
+        arguments = ["worker", app, *as_arguments({**given, "log_level": log_level.value})]
+        environment = {"GANGLINE_URI": uri} if uri else {}  # an argument would be seen by all users of the host
+        arguments += ["--log-json"] if log_json else []
+        raise typer.Exit(asyncio.run(supervise(arguments, environment, processes)))
     loaded = load_app(app)
     set_up_logging(log_level, as_json=log_json)
     if uri:
         loaded.configure(uri=uri)
-    raise typer.Exit(asyncio.run(_work(loaded, given, until_stdin_closes=until_stdin_closes)))
+    raise typer.Exit(run(_work(loaded, _settings(given), _Parent(ends_with_it=until_stdin_closes, ready_fd=ready_fd))))
 
 
-def _duration(value: str | None) -> str | float | None:
+def _settings(given: dict[str, Any]) -> WorkerOptions:
+    durations = {name: _duration(given[name]) for name in _DURATIONS if name in given}
+    return cast("WorkerOptions", {**given, **durations})
+
+
+def _duration(value: str) -> str | float:
     """A bare number is seconds."""
     try:
-        return None if value is None else float(value)
+        return float(value)
     except ValueError:
         return value
 
 
-async def _work(app: Gangline, options: WorkerOptions, *, until_stdin_closes: bool) -> ExitCode:
+@dataclass(frozen=True, kw_only=True)
+class _Parent:
+    """The process that started this one: whether it holds the standard input, and where it waits to hear "ready"."""
+
+    ends_with_it: bool
+    ready_fd: int | None
+
+    def tell(self) -> None:
+        if self.ready_fd is not None:
+            os.write(self.ready_fd, b"\n")
+            os.close(self.ready_fd)
+
+
+async def _work(app: Gangline, options: WorkerOptions, parent: _Parent) -> ExitCode:
     async with app:
         worker = app.worker(**options)
         stopping = Stopping(worker)
-        if until_stdin_closes:
+        if parent.ends_with_it:
             stopping.when_stdin_closes()
-        await worker.run()
+        await worker.run(ready=parent.tell)
         stopping.tell()
     code = ExitCode.UNFINISHED if worker.handed_back else ExitCode.DONE
     leave_within(_EXIT_SECONDS, code)

@@ -8,7 +8,7 @@ import os
 import random
 import secrets
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from gangline.jobs.definition import JobDefinition
 from gangline.jobs.errors import ConfigurationError
@@ -51,8 +51,11 @@ class Worker:
         self._stopping: asyncio.Task[None] | None = None
         self._services: Services | None = None
 
-    async def run(self) -> None:
+    async def run(self, *, ready: Callable[[], None] = lambda: None) -> None:
         """Start, and run until :meth:`stop` is called; then stop in order.
+
+        Args:
+            ready: called once the worker claims jobs.
 
         Raises:
             ServerUnsuitable: the server is too old.
@@ -62,6 +65,7 @@ class Worker:
         services = self._services
         if services is None:
             return  # stopped before it started
+        ready()
         stop_asked = asyncio.ensure_future(self._stop_asked.wait())
         try:
             await asyncio.wait({stop_asked, services.acquiring}, return_when=asyncio.FIRST_COMPLETED)
