@@ -6,6 +6,7 @@ import logging
 from collections.abc import MutableMapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any, Protocol
 
 from gangline.jobs.durations import Duration, parse_duration
@@ -41,13 +42,22 @@ class Context:
     Attributes:
         record: the claimed record as it was read.
         max_tries: how often the job may be tried; ``None`` is without end.
-        logger: logs with the job's identity in every record (``job_id``, ``job_name``, ``execution_id``, ``tries``).
     """
 
     record: ClaimedRecord
     max_tries: int | None
-    logger: logging.LoggerAdapter[logging.Logger]
     holder: LeaseHolder
+
+    @cached_property
+    def logger(self) -> logging.LoggerAdapter[logging.Logger]:
+        """Logs with the job's identity in every record: ``job_id``, ``job_name``, ``execution_id``, ``tries``."""
+        identity = {
+            "job_id": self.record.id,
+            "job_name": self.record.name,
+            "execution_id": self.record.lease.lock_id,
+            "tries": self.record.tries,
+        }
+        return JobLogger(logging.getLogger("gangline.job"), identity)
 
     @property
     def id(self) -> str:
@@ -129,14 +139,3 @@ class JobLogger(logging.LoggerAdapter[logging.Logger]):
         """Merge the identity into ``extra``; what the caller gives there stays."""
         kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
         return msg, kwargs
-
-
-def job_logger(record: ClaimedRecord) -> JobLogger:
-    """Return the logger of one execution."""
-    identity = {
-        "job_id": record.id,
-        "job_name": record.name,
-        "execution_id": record.lease.lock_id,
-        "tries": record.tries,
-    }
-    return JobLogger(logging.getLogger("gangline.job"), identity)

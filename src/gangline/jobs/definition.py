@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypedDict, cast, get_type_hints
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -104,7 +104,7 @@ class JobDefinition:
         """The type its records must have."""
         return JobType.EVENT if self.recurrence is None else JobType.RECURRENT
 
-    @property
+    @cached_property
     def is_async(self) -> bool:
         """Whether the handler runs on the event loop; otherwise it runs in a thread."""
         return is_async(self.handler)

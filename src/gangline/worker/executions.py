@@ -11,10 +11,10 @@ from datetime import datetime, timedelta
 from random import Random
 from typing import Any
 
-from gangline.jobs.context import Context, job_logger
+from gangline.jobs.context import Context
 from gangline.jobs.definition import JobDefinition
 from gangline.jobs.lease import Lease
-from gangline.jobs.outcome import Bury, Failure, HandBack, Interrupted, Outcome, Status, Unfit, decide
+from gangline.jobs.outcome import Bury, Failure, Fate, HandBack, Interrupted, Outcome, Status, Unfit, decide
 from gangline.jobs.record import ClaimedRecord
 from gangline.jobs.settings import WorkerSettings
 from gangline.store.clock import ServerClock
@@ -87,7 +87,9 @@ class Executions:
         self._worker = worker
         self._random = rng
         self._live: set[_Live] = set()
+        self._unsettled: set[_Live] = set()
         self._asides: set[asyncio.Task[None]] = set()
+        self._progressed = asyncio.Event()
         self.handed_back = 0
 
     @property
@@ -109,7 +111,7 @@ class Executions:
         """Start an execution of ``record``; ``sent`` is the monotonic instant before its claim was sent."""
         job = self._jobs[record.name]
         held = self._held(job, record, sent)
-        context = Context(record=record, max_tries=job.max_tries, logger=job_logger(record), holder=held)
+        context = Context(record=record, max_tries=job.max_tries, holder=held)
         live = _Live(job, record, held, self._slots.take(record.name), context, self._clock.now())
         self._live.add(live)
         self._keeper.hold(live.held, lambda: self._lost(live))
@@ -139,64 +141,72 @@ class Executions:
 
     def _longest_lease(self) -> float:
         """Until when an outcome that waits for the server may still be written under its lease, in seconds from now."""
-        deadlines = [live.held.deadline - time.monotonic() for live in self._live if not live.in_handler]
+        deadlines = [live.held.deadline - time.monotonic() for live in self._unsettled]
         return max(deadlines, default=0.0) + UNWIND_SECONDS
 
     async def _wait_for_all(self, seconds: float, hurry: asyncio.Event | None) -> None:
-        tasks = {live.task for live in self._live if live.task is not None and not live.given_up} | self._asides
-        if not tasks:
-            return
-        everything = asyncio.ensure_future(asyncio.wait(tasks))
+        everything = asyncio.ensure_future(self._everything())
         hurried = asyncio.ensure_future(hurry.wait()) if hurry is not None else None
         waits = {everything, hurried} if hurried is not None else {everything}
         await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             wait.cancel()
 
+    async def _everything(self) -> None:
+        while self._unsettled or self._asides or not all(live.given_up for live in self._live):
+            self._progressed.clear()
+            await self._progressed.wait()
+
     def _hand_back(self, live: _Live) -> None:
         """Hand back the record of a handler that does not listen; it goes on without the right to write."""
         self._keeper.let_go(live.held)
         live.in_handler = False
         live.given_up = live.held.lost = True
-        self._aside(self._settle(live, Run(Interrupted())))
+        self._settle(live, Run(Interrupted()))
 
     async def _run(self, live: _Live) -> None:
         if time.monotonic() >= live.held.deadline:
             live.held.lose()  # the claim's answer took longer than its lease: another execution may run by now
-            self._end_without_run(live)
+            self._end(live)
             return
         try:
             run = await self._executor.run(live.job, live.context)
         except asyncio.CancelledError:
             run = Run(Interrupted())
-        live.in_handler = False
-        self._keeper.let_go(live.held)
+        self._end(live)
         if run.lingering is None:
             live.slot.release()
         else:
             run.lingering.add_done_callback(lambda _: live.slot.release())
-        try:
-            if not live.held.lost:
-                await self._settle(live, run)
-        finally:
-            self._live.discard(live)
+        if not live.held.lost:
+            self._settle(live, run)
 
-    async def _settle(self, live: _Live, run: Run) -> None:
-        now = self._clock.now()
-        decision = decide(live.record, live.job, run.ending, now=now, chance=self._random.random())
-        settlement = Settlement(self._execution(live, decision.outcome, now), decision.fate)
-        verdict = await self._settling.settle(settlement, deadline=live.held.deadline)
-        if verdict is Verdict.LOST:
-            await self._tell_stale(live)
-        elif isinstance(decision.fate, HandBack):
-            self.handed_back += 1
-        elif isinstance(decision.fate, Bury) and not isinstance(run.ending, Unfit):
-            await self._executor.tell_dead(live.job, live.context, run.error)
-
-    def _end_without_run(self, live: _Live) -> None:
+    def _end(self, live: _Live) -> None:
         live.in_handler = False
         self._keeper.let_go(live.held)
         self._live.discard(live)
+        self._progressed.set()
+
+    def _settle(self, live: _Live, run: Run) -> None:
+        now = self._clock.now()
+        decision = decide(live.record, live.job, run.ending, now=now, chance=self._random.random())
+        settlement = Settlement(self._execution(live, decision.outcome, now), decision.fate)
+        self._unsettled.add(live)
+        self._settling.settle(
+            settlement,
+            deadline=live.held.deadline,
+            tell=lambda verdict: self._settled(live, run, decision.fate, verdict),
+        )
+
+    def _settled(self, live: _Live, run: Run, fate: Fate, verdict: Verdict) -> None:
+        self._unsettled.discard(live)
+        self._progressed.set()
+        if verdict is Verdict.LOST:
+            self._aside(self._tell_stale(live))
+        elif isinstance(fate, HandBack):
+            self.handed_back += 1
+        elif isinstance(fate, Bury) and not isinstance(run.ending, Unfit):
+            self._aside(self._executor.tell_dead(live.job, live.context, run.error))
 
     def _lost(self, live: _Live) -> None:
         if not live.in_handler:
@@ -239,4 +249,8 @@ class Executions:
     def _aside(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._asides.add(task)
-        task.add_done_callback(self._asides.discard)
+        task.add_done_callback(self._aside_ended)
+
+    def _aside_ended(self, task: asyncio.Task[None]) -> None:
+        self._asides.discard(task)
+        self._progressed.set()

@@ -93,7 +93,7 @@ class Executor:
         if job.timeout is not None or not job.is_async:
             return await self._call_apart(job, context, self._start(job, positional, arguments))
         try:
-            return _returned(await self._start(job, positional, arguments), job)
+            return _returned(await job.handler(*positional, **arguments), job)
         except asyncio.CancelledError as error:
             return Run(Interrupted()) if context.holder.should_end else Run(_failed(error), error)
         except BaseException as error:  # SystemExit and KeyboardInterrupt end the job and not the worker

@@ -29,15 +29,11 @@ class Settles(Protocol):
         """Write ``settlements`` and return a verdict for each."""
 
 
-@dataclass
+@dataclass(slots=True)
 class _Waiting:
     settlement: Settlement
     deadline: float
-    verdict: asyncio.Future[Verdict]
-
-    def resolve(self, verdict: Verdict) -> None:
-        if not self.verdict.done():
-            self.verdict.set_result(verdict)
+    tell: Callable[[Verdict], None]
 
 
 class SettleQueue:
@@ -50,8 +46,6 @@ class SettleQueue:
         self._waiting: list[_Waiting] = []
         self._arrived = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._unresolved: set[asyncio.Future[Verdict]] = set()
-        self._closed = False
 
     def start(self) -> None:
         """Start the writers: one group is on its way while the next one's history is written."""
@@ -65,35 +59,21 @@ class SettleQueue:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def settle(self, settlement: Settlement, *, deadline: float) -> Verdict:
-        """Settle in the next group and return the verdict; ``deadline`` is the cautious end of the lease.
+    def settle(self, settlement: Settlement, *, deadline: float, tell: Callable[[Verdict], None]) -> None:
+        """Settle in the next group and ``tell`` the verdict; ``deadline`` is the cautious end of the lease.
 
         While the server cannot be asked it goes on trying. Nobody renews the lease meanwhile, so the record frees
-        itself in time; a write after that is fenced and tells what became of it.
+        itself in time; a write after that is fenced and tells what became of it. After :meth:`stop` nothing is told.
         """
-        verdict: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
-        if self._closed:
-            verdict.cancel()
-        self._unresolved.add(verdict)
-        verdict.add_done_callback(self._unresolved.discard)
-        self._waiting.append(_Waiting(settlement, deadline, verdict))
+        # A function and no future: no task has to wake up once more for the verdict of each job.
+        self._waiting.append(_Waiting(settlement, deadline, tell))
         self._arrived.set()
-        return await verdict
 
     async def _run(self) -> None:
-        try:
-            while not cancelled():
-                await self._arrived.wait()
-                await asyncio.sleep(LINGER)
-                await self._write_next()
-        finally:
-            self._close()
-
-    def _close(self) -> None:
-        # A program that ends without stopping its worker must not wait for outcomes that nobody writes any more.
-        self._closed = True
-        for verdict in list(self._unresolved):
-            verdict.cancel()
+        while not cancelled():
+            await self._arrived.wait()
+            await asyncio.sleep(LINGER)
+            await self._write_next()
 
     async def _write_next(self) -> None:
         group, self._waiting = self._waiting[:MAX_GROUP], self._waiting[MAX_GROUP:]
@@ -130,12 +110,12 @@ class SettleQueue:
             item.settlement.lease.record_id,
             extra={"event": "settle_refused"},
         )
-        item.resolve(Verdict.LOST)
+        item.tell(Verdict.LOST)
 
     async def _attempt(self, group: list[_Waiting], *, repeated: bool) -> None:
         verdicts = await self._store.settle([self._settlement(item, repeated) for item in group])
         for item, verdict in zip(group, verdicts, strict=True):
-            item.resolve(verdict)
+            item.tell(verdict)
 
     def _settlement(self, item: _Waiting, repeated: bool) -> Settlement:
         doubtful = self._monotonic() >= item.deadline
